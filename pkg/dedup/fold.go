@@ -1,0 +1,109 @@
+package dedup
+
+import (
+	"cmp"
+	"encoding/binary"
+	"slices"
+)
+
+// Fold knows which records of one log in a batch repeat each other and which
+// repeat the log. Records are named by their index in the batch. It is built once
+// a batch (Reset, Add, Check) and asked as often as faults change who wins.
+type Fold struct {
+	lo      int // index of the first record
+	entries []entry
+	group   []int32 // record − lo → its key's group, none without a key
+	seen    []bool  // group → in the view: a duplicate
+	stamp   []int32 // group → the last Winners call that met it
+	calls   int32
+}
+
+const none = -1
+
+type entry struct {
+	slot
+	index int32
+}
+
+// Reset empties the fold for records lo, lo+1, …
+func (f *Fold) Reset(lo int) {
+	f.lo, f.calls = lo, 0
+	f.entries, f.group, f.seen, f.stamp = f.entries[:0], f.group[:0], f.seen[:0], f.stamp[:0]
+}
+
+// Add appends the next record with its fingerprint.
+func (f *Fold) Add(fp Fingerprint) {
+	f.entries = append(f.entries, entry{slotOf(fp), int32(len(f.group))})
+	f.group = append(f.group, 0)
+}
+
+// AddKeyless appends the next record, which has no fingerprint: nothing repeats it.
+func (f *Fold) AddKeyless() { f.group = append(f.group, none) }
+
+// Check sorts the keys, finds the repeats and asks the view for each key once.
+func (f *Fold) Check(v *View) {
+	slices.SortFunc(f.entries, func(a, b entry) int {
+		if c := cmp.Compare(a.hi, b.hi); c != 0 {
+			return c
+		}
+		if c := cmp.Compare(a.lo, b.lo); c != 0 {
+			return c
+		}
+		return cmp.Compare(a.index, b.index)
+	})
+	f.seen = f.seen[:0]
+	for i, e := range f.entries {
+		if i == 0 || e.slot != f.entries[i-1].slot {
+			f.seen = append(f.seen, v.has(e.slot))
+		}
+		f.group[e.index] = int32(len(f.seen) - 1)
+	}
+	f.calls = 0
+	f.stamp = append(f.stamp[:0], make([]int32, len(f.seen))...)
+}
+
+// Duplicate reports whether record i repeats the log.
+func (f *Fold) Duplicate(i int) bool {
+	g := f.group[i-f.lo]
+	return g != none && f.seen[g]
+}
+
+// Winners appends to picks the records of [lo, hi) to apply: the first of each
+// key that skip does not exclude and that neither the log nor applied has. applied
+// marks records applied before this call and may be nil.
+func (f *Fold) Winners(picks []int, lo, hi int, skip, applied func(i int) bool) []int {
+	f.calls++
+	if applied != nil {
+		for i := range f.group {
+			if g := f.group[i]; g != none && applied(f.lo+i) {
+				f.stamp[g] = f.calls
+			}
+		}
+	}
+	for i := lo; i < hi; i++ {
+		if skip(i) || applied != nil && applied(i) {
+			continue
+		}
+		if g := f.group[i-f.lo]; g != none {
+			if f.seen[g] || f.stamp[g] == f.calls {
+				continue
+			}
+			f.stamp[g] = f.calls
+		}
+		picks = append(picks, i)
+	}
+	return picks
+}
+
+// Run returns the sorted fingerprints of the records that applied names: the run
+// of this batch. It is computed from what was really applied, after the effect.
+func (f *Fold) Run(applied func(i int) bool) []byte {
+	run := make([]byte, 0, 16*len(f.seen))
+	for _, e := range f.entries {
+		if applied(f.lo + int(e.index)) {
+			run = binary.BigEndian.AppendUint64(run, e.hi)
+			run = binary.BigEndian.AppendUint64(run, e.lo)
+		}
+	}
+	return run
+}
