@@ -59,6 +59,7 @@ type Batch struct {
 
 	Encoded []byte // rows one after another, written by the sink's Encode
 	Ends    []int  // end of row i in Encoded; an empty row has a fault
+	Layout  uint64 // the picture of the table that Encoded was written for; the sink's own
 }
 
 // Row returns the values of record i.
@@ -77,5 +78,5 @@ func (b *Batch) Reset(width int) {
 	clear(b.Records)
 	clear(b.Values)
 	b.Records, b.Values, b.Width = b.Records[:0], b.Values[:0], width
-	b.Encoded, b.Ends = b.Encoded[:0], b.Ends[:0]
+	b.Encoded, b.Ends, b.Layout = b.Encoded[:0], b.Ends[:0], 0
 }
