@@ -4,8 +4,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgtype"
-
-	"effectonce/pkg/stream"
 )
 
 // Step names where in a transaction something happened. Verdicts are given by
@@ -74,10 +72,10 @@ type raw []byte
 func Byteas(v [][]byte) Param { return Param{pgtype.ByteaArrayOID, v} }
 
 // UUID binds a uuid.
-func UUID(v stream.UUID) Param { return Param{pgtype.UUIDOID, [16]byte(v)} }
+func UUID[T ~[16]byte](v T) Param { return Param{pgtype.UUIDOID, [16]byte(v)} }
 
 // UUIDs binds a uuid[].
-func UUIDs(v []stream.UUID) Param {
+func UUIDs[T ~[16]byte](v []T) Param {
 	out := make([][16]byte, len(v))
 	for i, u := range v {
 		out[i] = u
