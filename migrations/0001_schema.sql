@@ -1,7 +1,12 @@
 -- +goose Up
 
--- @schema@ is replaced by the configured schema name, quoted. Every table has
--- one owning package (docs of each); lock order is positions, user tables, logs.
+-- The placeholder is replaced by the configured schema name, quoted, and never
+-- stands in a comment: a name may contain a line break. Every table has one
+-- owning package (docs of each); lock order is positions, user tables, logs.
+
+SET LOCAL search_path = pg_catalog, pg_temp;
+SET LOCAL lock_timeout = '10s';
+SET LOCAL statement_timeout = 0;
 
 CREATE TABLE @schema@.pipelines (
     id                bigint GENERATED ALWAYS AS IDENTITY UNIQUE,
@@ -60,12 +65,16 @@ CREATE TABLE @schema@.logs (
     head       bigint NOT NULL DEFAULT 0,
     head_id    uuid NOT NULL DEFAULT gen_random_uuid(),
     manifest   uuid NOT NULL DEFAULT gen_random_uuid(),
-    sealed     bigint NOT NULL DEFAULT 0,
+    sealed     bigint NOT NULL DEFAULT 0 CHECK (sealed BETWEEN 0 AND head),
     FOREIGN KEY (pipeline, topic_id) REFERENCES @schema@.topics (pipeline, topic_id)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000,
         autovacuum_vacuum_cost_delay = 0);
 
 CREATE INDEX logs_scope ON @schema@.logs (pipeline, topic_id, partition);
+
+-- One open log a scope: two members that meet no log yet cannot both make one.
+CREATE UNIQUE INDEX logs_open_partition ON @schema@.logs (pipeline, topic_id, partition) WHERE state = 'open';
+CREATE UNIQUE INDEX logs_open_topic ON @schema@.logs (pipeline, topic_id) WHERE state = 'open' AND partition IS NULL;
 
 -- What one commit did to one partition.
 CREATE TYPE @schema@.run_range AS (
@@ -91,7 +100,7 @@ CREATE TABLE @schema@.runs (
     ranges       @schema@.run_range[] NOT NULL,
     committed_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     newest       timestamptz, -- newest record time
-    fingerprints bytea,       -- null once sealed, empty when the commit brought no new key
+    fingerprints bytea CHECK (octet_length(fingerprints) % 16 = 0), -- null once sealed, empty when the commit brought no new key
     PRIMARY KEY (log, seq)
 );
 ALTER TABLE @schema@.runs ALTER COLUMN fingerprints SET STORAGE EXTERNAL;
@@ -115,8 +124,8 @@ CREATE INDEX segments_log ON @schema@.segments (log);
 -- 250 sorted fingerprints a row, two rows a page.
 CREATE TABLE @schema@.blocks (
     segment      uuid NOT NULL,
-    first        bytea NOT NULL,
-    fingerprints bytea NOT NULL,
+    first        bytea NOT NULL CHECK (octet_length(first) = 16),
+    fingerprints bytea NOT NULL CHECK (octet_length(fingerprints) % 16 = 0),
     PRIMARY KEY (segment, first)
 );
 ALTER TABLE @schema@.blocks ALTER COLUMN fingerprints SET STORAGE PLAIN;
@@ -195,7 +204,7 @@ JOIN @schema@.topics t ON t.pipeline = l.pipeline AND t.topic_id = g.topic_id;
 CREATE FUNCTION @schema@.fence(p_pipeline bigint, p_topics uuid[], p_partitions integer[], p_lanes text[],
     p_owners uuid[], p_generations bytea[], p_from bigint[], p_to bigint[], p_leader_epochs integer[],
     p_times timestamptz[]) RETURNS text
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     advanced integer;
     stale    text;
@@ -241,7 +250,7 @@ CREATE FUNCTION @schema@.append_runs(p_xact text, p_logs bigint[], p_generations
     r_logs bigint[], r_topics uuid[], r_partitions integer[], r_lanes text[], r_from bigint[], r_to bigint[],
     r_owners uuid[], r_epochs bigint[], r_read bigint[], r_applied bigint[], r_duplicate bigint[], r_dead bigint[])
 RETURNS void
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     moved integer;
 BEGIN
@@ -290,7 +299,7 @@ CREATE FUNCTION @schema@.takeover(p_pipeline bigint, p_topics uuid[], p_partitio
     p_owners uuid[], p_generations bytea[], p_holder text, p_wait boolean)
 RETURNS TABLE (topic_id uuid, partition integer, outcome text, next_offset bigint, leader_epoch integer, epoch bigint,
     holder text)
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
 DECLARE
     locked bigint[];
@@ -332,6 +341,10 @@ END $$;
 -- +goose StatementEnd
 
 -- +goose Down
+
+SET LOCAL search_path = pg_catalog, pg_temp;
+SET LOCAL lock_timeout = '10s';
+SET LOCAL statement_timeout = 0;
 
 DROP FUNCTION @schema@.takeover(bigint, uuid[], integer[], text[], uuid[], bytea[], text, boolean);
 DROP FUNCTION @schema@.append_runs(text, bigint[], bytea[], uuid[], uuid[], timestamptz[], bytea[], bigint[], uuid[],
