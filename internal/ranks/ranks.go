@@ -110,7 +110,7 @@ func checkFile(root fs.FS, name, module string, table []Entry) ([]string, error)
 	}
 	from, ok := entryOf(path.Dir(name), table)
 	if !ok {
-		return []string{fmt.Sprintf("%s: the directory has no rank", name)}, nil
+		return []string{name + ": the directory has no rank"}, nil
 	}
 	if from.Helper || strings.HasSuffix(name, "_test.go") {
 		return nil, nil
