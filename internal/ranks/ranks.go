@@ -53,8 +53,6 @@ func Table() []Entry {
 		{Dir: "cmd/processor", Rank: 4, Owns: []string{anyCode}},
 		{Dir: "examples", Rank: 4, Owns: []string{anyCode}},
 
-		{Dir: "internal/pgtest", Helper: true},
-		{Dir: "internal/pgproxytest", Helper: true},
 		{Dir: "internal/e2e", Helper: true},
 	}
 }
@@ -161,8 +159,15 @@ func judgeForeign(from Entry, imported string) string {
 	return "not one of this rank's modules"
 }
 
-// entryOf returns the longest entry that dir lies in.
+// entryOf returns the longest entry that dir lies in. A directory of internal
+// whose name ends in test is a helper without standing in the table.
 func entryOf(dir string, table []Entry) (Entry, bool) {
+	if name, ok := strings.CutPrefix(dir, "internal/"); ok {
+		name, _, _ = strings.Cut(name, "/")
+		if strings.HasSuffix(name, "test") {
+			return Entry{Dir: "internal/" + name, Helper: true}, true
+		}
+	}
 	var best Entry
 	found := false
 	for _, e := range table {

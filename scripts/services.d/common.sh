@@ -1,5 +1,5 @@
 # What every service needs: messages, the lock, bounded waits, processes that outlive the shell that started them.
-# shellcheck shell=bash disable=SC2154
+# shellcheck shell=bash disable=SC2154,SC2034,SC2016
 
 say() { printf 'services: %s\n' "$*" >&2; }
 

@@ -1,5 +1,5 @@
 # The same three services as containers, where a Docker engine answers.
-# shellcheck shell=bash disable=SC2154
+# shellcheck shell=bash disable=SC2154,SC2034,SC2016
 
 use_compose() {
 	case "${EFFECTONCE_SERVICES:-auto}" in

@@ -1,5 +1,5 @@
 # Apache Kafka: one broker that is its own controller (KRaft), from the jars published on Maven Central.
-# shellcheck shell=bash disable=SC2154
+# shellcheck shell=bash disable=SC2154,SC2034,SC2016
 
 kafka_version=$(sed -n 's:.*<kafka.version>\(.*\)</kafka.version>.*:\1:p' "$here/services.d/pom.xml")
 kafka_lib=$cache/kafka-$kafka_version/lib

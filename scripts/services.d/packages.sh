@@ -1,5 +1,5 @@
 # Debian packages, installed only when a binary is missing and only by root.
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2154,SC2034,SC2016
 
 # install_or_say WHAT PACKAGE...: installs the packages or ends with what a person has to install.
 install_or_say() {

@@ -1,5 +1,5 @@
 # PostgreSQL: a cluster of its own with a private data directory.
-# shellcheck shell=bash disable=SC2154
+# shellcheck shell=bash disable=SC2154,SC2034,SC2016
 
 # postgres_bin sets pg_bin to the directory with the server's programs: the one asked for, else the newest of
 # Debian's, else the one on PATH.

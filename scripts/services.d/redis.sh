@@ -1,5 +1,5 @@
 # Redis: a plain server without persistence, for the cache it is here.
-# shellcheck shell=bash disable=SC2154
+# shellcheck shell=bash disable=SC2154,SC2034,SC2016
 
 redis_start() {
 	if redis_answers; then
