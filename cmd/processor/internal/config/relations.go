@@ -1,0 +1,149 @@
+package config
+
+import (
+	"net"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// checkRelations applies the rules that need more than one setting.
+func checkRelations(c *Config) []violation {
+	var vs []violation
+	add := func(broken bool, path, message string) {
+		if broken {
+			vs = append(vs, violation{path: path, message: message})
+		}
+	}
+	checkKafka(&c.Kafka, add)
+	checkSASL(&c.Kafka, add)
+	checkPostgres(&c.Postgres, add)
+	checkTable(c, add)
+	checkKey(c.Key, add)
+	add(c.Batch.MaxBytes > c.InflightBytes, "batch.max_bytes", "is more than inflight_bytes ("+c.InflightBytes.String()+")")
+	host, _, _ := net.SplitHostPort(c.Admin.Listen)
+	add(!c.Admin.AllowRemote && !isLoopback(host), "admin.listen",
+		"other machines could reach this address: listen on 127.0.0.1, or set admin.allow_remote: true")
+	return vs
+}
+
+type adder func(broken bool, path, message string)
+
+func checkKafka(k *Kafka, add adder) {
+	add(k.HeartbeatInterval > k.SessionTimeout/3, "kafka.heartbeat_interval",
+		"is more than a third of session_timeout ("+k.SessionTimeout.String()+")")
+	t := k.TLS
+	for _, set := range []struct{ name, value string }{{"ca", t.CA}, {"cert", t.Cert}, {"key", t.Key}, {"server_name", t.ServerName}} {
+		add(!t.Enabled && set.value != "", "kafka.tls."+set.name, "has no effect: kafka.tls.enabled is not true")
+	}
+	add(t.Cert != "" && t.Key == "", "kafka.tls.cert", "needs kafka.tls.key beside it")
+	add(t.Key != "" && t.Cert == "", "kafka.tls.key", "needs kafka.tls.cert beside it")
+}
+
+func checkSASL(k *Kafka, add adder) {
+	s := k.SASL
+	const at = "kafka.sasl."
+	given := map[string]bool{
+		"username": s.Username != "", "password": !s.Password.IsZero(), "token_file": s.TokenFile != "", "token_url": s.TokenURL != "",
+		"client_id": s.ClientID != "", "client_secret": !s.ClientSecret.IsZero(), "scopes": len(s.Scopes) > 0,
+	}
+	wants, refuses := []string{"username", "password"}, []string{"token_file", "token_url", "client_id", "client_secret", "scopes"}
+	switch s.Mechanism {
+	case "":
+		wants, refuses = nil, append(refuses, wants...)
+	case "OAUTHBEARER":
+		wants, refuses = []string{"token_url", "client_id", "client_secret"}, []string{"username", "password"}
+		if given["token_file"] {
+			wants, refuses = nil, append(refuses, "token_url", "client_id", "client_secret", "scopes")
+		}
+	}
+	for _, name := range wants {
+		add(!given[name], at+name, "is required with "+s.Mechanism)
+	}
+	for _, name := range refuses {
+		switch {
+		case s.Mechanism == "":
+			add(given[name], at+name, "has no effect: kafka.sasl.mechanism is not set")
+		case given["token_file"] && s.Mechanism == "OAUTHBEARER" && !slices.Contains([]string{"username", "password"}, name):
+			add(given[name], at+name, "stands beside token_file: the token comes from one or the other")
+		default:
+			add(given[name], at+name, "has no effect with "+s.Mechanism)
+		}
+	}
+	readable := s.Mechanism == "PLAIN" || s.Mechanism == "OAUTHBEARER"
+	add(readable && !k.TLS.Enabled && !s.AllowPlaintext, at+"mechanism",
+		s.Mechanism+" without TLS sends the secret readable: set kafka.tls.enabled: true, or kafka.sasl.allow_plaintext: true")
+	if u, err := url.Parse(s.TokenURL); err == nil && u.Scheme == "http" {
+		add(!isLoopback(u.Hostname()) && !s.AllowPlaintext, at+"token_url",
+			"http sends the client secret readable: use https, or set kafka.sasl.allow_plaintext: true")
+		add(u.User != nil, at+"token_url", "takes no user and password: use client_id and client_secret")
+	}
+}
+
+func checkPostgres(p *Postgres, add adder) {
+	parts := []struct {
+		name  string
+		given bool
+	}{
+		{"host", p.Host != ""}, {"port", p.Port != 0}, {"database", p.Database != ""}, {"user", p.User != ""},
+		{"password", !p.Password.IsZero()}, {"sslmode", p.SSLMode != ""}, {"sslrootcert", p.SSLRootCert != ""},
+		{"sslcert", p.SSLCert != ""}, {"sslkey", p.SSLKey != ""},
+	}
+	anyPart := false
+	for _, part := range parts {
+		anyPart = anyPart || part.given
+		add(part.given && !p.DSN.IsZero(), "postgres."+part.name, "stands beside postgres.dsn: use one or the other")
+	}
+	add(p.Schema == "pg_catalog" || p.Schema == "information_schema" || strings.HasPrefix(p.Schema, "pg_"), "postgres.schema",
+		"belongs to Postgres itself")
+	if p.DSN.IsZero() && !anyPart {
+		add(true, "postgres", "wants a dsn, or host, database and user")
+		return
+	}
+	at := "postgres.dsn"
+	if p.DSN.IsZero() {
+		at = "postgres"
+		for _, part := range parts[:4] {
+			add(!part.given && part.name != "port", "postgres."+part.name, "is required, or a dsn")
+		}
+	}
+	add(p.SSLCert != "" && p.SSLKey == "", "postgres.sslcert", "needs postgres.sslkey beside it")
+	add(p.SSLKey != "" && p.SSLCert == "", "postgres.sslkey", "needs postgres.sslcert beside it")
+	if _, err := p.ConnString(); err != nil {
+		add(true, at, err.Error())
+	}
+}
+
+func checkTable(c *Config, add adder) {
+	t := c.Sink.Table
+	const at = "sink.table."
+	add(t.Schema == c.Postgres.Schema, at+"schema", "is the schema of the program's own tables")
+	add(t.Mode == "upsert" && len(t.Conflict) == 0, at+"conflict", "is required with mode: upsert: the columns of the table's key")
+	add(t.Mode == "insert" && len(t.Conflict) > 0, at+"conflict", "has no effect with mode: insert")
+	for _, column := range t.Conflict {
+		_, mapped := t.Columns[column]
+		add(!mapped && t.Mode == "upsert" && len(t.Columns) > 0, at+"conflict", "names "+strconv.Quote(column)+", which is not among the columns")
+	}
+}
+
+func checkKey(key Sources, add adder) {
+	seen := map[string]bool{}
+	for i, source := range key {
+		at := "key" + index(i, len(key))
+		add(source == Coordinates, at, "coordinates stands alone: it means that there is no business key")
+		if source != Coordinates {
+			add(sourceFault(source) != "", at, sourceFault(source))
+		}
+		add(seen[source], at, "names the same source twice")
+		seen[source] = true
+	}
+}
+
+// index names an entry of a list, but not of a single value.
+func index(i, n int) string {
+	if n == 1 {
+		return ""
+	}
+	return "[" + strconv.Itoa(i) + "]"
+}
