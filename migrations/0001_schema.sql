@@ -198,14 +198,17 @@ CROSS JOIN LATERAL unnest(r.ranges) g
 JOIN @schema@.topics t ON t.pipeline = l.pipeline AND t.topic_id = g.topic_id;
 
 -- Step 1 of a batch. Locks the positions in order, then requires each to be as
--- expected and advances it. Raises EO001 if one is not: the claim is stale. The
--- answer is the transaction's id, which step 4 compares.
+-- expected and advances it, never backwards. Raises EO001 if one is not: the claim
+-- is stale. The answer is the transaction's id, which step 4 compares. An array
+-- that is null or too short matches nothing, and is counted by the longest one.
 -- +goose StatementBegin
 CREATE FUNCTION @schema@.fence(p_pipeline bigint, p_topics uuid[], p_partitions integer[], p_lanes text[],
     p_owners uuid[], p_generations bytea[], p_from bigint[], p_to bigint[], p_leader_epochs integer[],
     p_times timestamptz[]) RETURNS text
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
+    expected integer := greatest(cardinality(p_topics), cardinality(p_partitions), cardinality(p_lanes),
+        cardinality(p_owners), cardinality(p_generations), cardinality(p_from), cardinality(p_to));
     advanced integer;
     stale    text;
 BEGIN
@@ -222,10 +225,11 @@ BEGIN
     FROM unnest(p_topics, p_partitions, p_lanes, p_owners, p_generations, p_from, p_to, p_leader_epochs, p_times)
       AS u (topic_id, partition, lane, owner, generation, from_offset, to_offset, leader_epoch, record_time)
     WHERE p.pipeline = p_pipeline AND p.topic_id = u.topic_id AND p.partition = u.partition AND p.lane = u.lane
-      AND p.owner = u.owner AND p.next_offset = u.from_offset AND p.generation = u.generation;
+      AND p.owner = u.owner AND p.next_offset = u.from_offset AND p.generation = u.generation
+      AND u.to_offset >= u.from_offset;
     GET DIAGNOSTICS advanced = ROW_COUNT;
 
-    IF advanced <> cardinality(p_topics) THEN
+    IF advanced IS DISTINCT FROM expected THEN
         SELECT string_agg(format('%s/%s at %s, expected %s', u.topic_id, u.partition,
                    coalesce(p.next_offset::text, 'no row'), u.from_offset), '; ')
         INTO stale
@@ -234,16 +238,17 @@ BEGIN
         LEFT JOIN @schema@.positions p
           ON p.pipeline = p_pipeline AND p.topic_id = u.topic_id AND p.partition = u.partition AND p.lane = u.lane
         WHERE p.owner IS DISTINCT FROM u.owner OR p.generation IS DISTINCT FROM u.generation;
-        RAISE EXCEPTION 'fenced: % of % positions are as expected', advanced, cardinality(p_topics)
-            USING ERRCODE = 'EO001', DETAIL = coalesce(stale, 'owner and generation match, next_offset does not');
+        RAISE EXCEPTION 'fenced: % of % positions are as expected', advanced, expected
+            USING ERRCODE = 'EO001', DETAIL = coalesce(stale, 'owner and generation match, the offsets do not');
     END IF;
     RETURN pg_current_xact_id()::text;
 END $$;
 -- +goose StatementEnd
 
--- Steps 3 and 4. Locks the logs in order and requires each head_id to be the
--- view's (EO002: log moved) and the log to be open and of our generation (EO004);
--- then requires the transaction to be the fence's (EO003) and writes the runs.
+-- Steps 3 and 4. Requires the transaction to be the fence's (EO003); locks the
+-- logs in order and requires each head_id to be the view's (EO002: log moved) and
+-- the log to be open and of our generation (EO004); then writes one run a log,
+-- also for a log without ranges: a head that moved without a run breaks the chain.
 -- +goose StatementBegin
 CREATE FUNCTION @schema@.append_runs(p_xact text, p_logs bigint[], p_generations bytea[], p_heads uuid[],
     p_runs uuid[], p_newest timestamptz[], p_fingerprints bytea[],
@@ -252,8 +257,20 @@ CREATE FUNCTION @schema@.append_runs(p_xact text, p_logs bigint[], p_generations
 RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    moved integer;
+    expected integer := greatest(cardinality(p_logs), cardinality(p_generations), cardinality(p_heads),
+        cardinality(p_runs), cardinality(p_fingerprints));
+    moved    integer;
 BEGIN
+    IF pg_current_xact_id()::text IS DISTINCT FROM p_xact THEN
+        RAISE EXCEPTION 'not the transaction that was fenced' USING ERRCODE = 'EO003',
+            HINT = 'A handler ended the transaction it was given.';
+    END IF;
+    -- A null in fingerprints means sealed: keys would be lost without an error.
+    IF cardinality(p_fingerprints) IS DISTINCT FROM cardinality(p_logs)
+       OR EXISTS (SELECT FROM unnest(r_logs, r_topics) AS r (log) WHERE (r.log = ANY (p_logs)) IS NOT TRUE) THEN
+        RAISE EXCEPTION 'a log without fingerprints, or a range without its log' USING ERRCODE = '22023';
+    END IF;
+
     PERFORM 1 FROM @schema@.logs WHERE id = ANY (p_logs) ORDER BY id FOR NO KEY UPDATE;
 
     UPDATE @schema@.logs l
@@ -262,25 +279,21 @@ BEGIN
     WHERE l.id = u.log AND l.state = 'open' AND l.generation = u.generation AND l.head_id = u.head_id;
     GET DIAGNOSTICS moved = ROW_COUNT;
 
-    IF moved <> cardinality(p_logs) THEN
+    IF moved IS DISTINCT FROM expected THEN
         IF EXISTS (SELECT FROM unnest(p_logs, p_generations) AS u (log, generation)
                    LEFT JOIN @schema@.logs l ON l.id = u.log
                    WHERE l.state IS DISTINCT FROM 'open' OR l.generation IS DISTINCT FROM u.generation) THEN
             RAISE EXCEPTION 'log is closed or of another generation' USING ERRCODE = 'EO004';
         END IF;
-        RAISE EXCEPTION 'log moved: % of % heads are the view''s', moved, cardinality(p_logs)
+        RAISE EXCEPTION 'log moved: % of % heads are the view''s', moved, expected
             USING ERRCODE = 'EO002';
-    END IF;
-    IF pg_current_xact_id()::text <> p_xact THEN
-        RAISE EXCEPTION 'not the transaction that was fenced' USING ERRCODE = 'EO003',
-            HINT = 'A handler ended the transaction it was given.';
     END IF;
 
     INSERT INTO @schema@.runs (log, seq, run_id, ranges, newest, fingerprints)
-    SELECT l.id, l.head, l.head_id, g.ranges, u.newest, u.fingerprints
+    SELECT l.id, l.head, l.head_id, coalesce(g.ranges, '{}'), u.newest, coalesce(u.fingerprints, '')
     FROM unnest(p_logs, p_newest, p_fingerprints) AS u (log, newest, fingerprints)
     JOIN @schema@.logs l ON l.id = u.log
-    JOIN (SELECT r.log, array_agg(ROW(r.topic_id, r.partition, r.lane, r.from_offset, r.to_offset, r.owner, r.epoch,
+    LEFT JOIN (SELECT r.log, array_agg(ROW(r.topic_id, r.partition, r.lane, r.from_offset, r.to_offset, r.owner, r.epoch,
                      r.read, r.applied, r.duplicate, r.dead)::@schema@.run_range
                      ORDER BY r.topic_id, r.partition, r.lane) AS ranges
           FROM unnest(r_logs, r_topics, r_partitions, r_lanes, r_from, r_to, r_owners, r_epochs, r_read, r_applied,

@@ -56,7 +56,7 @@ func Open(ctx context.Context, config *pgx.ConnConfig, schema string) (*Migrator
 
 func (m *Migrator) init(ctx context.Context) error {
 	var server int
-	if err := m.db.QueryRowContext(ctx, "SELECT pg_catalog.current_setting('server_version_num')::int4").Scan(&server); err != nil {
+	if err := m.db.QueryRowContext(ctx, "SELECT pg_catalog.current_setting('server_version_num')::pg_catalog.int4").Scan(&server); err != nil {
 		return fmt.Errorf("server version: %w", err)
 	}
 	if err := checkServer(server); err != nil {
