@@ -36,8 +36,8 @@ func (d *Decoder) document(doc []byte, dst []stream.Value) *stream.Fault {
 	if err := d.value(root, 1); err != nil {
 		return d.refuse(err)
 	}
-	if end := d.json.InputOffset(); len(bytes.TrimLeft(doc[end:], " \t\r\n")) > 0 {
-		return fault(notJSON, "there is more after the end of the document, at byte %d", end)
+	if rest := bytes.TrimLeft(doc[d.json.InputOffset():], " \t\r\n"); len(rest) > 0 {
+		return fault(notJSON, "there is more after the end of the document, at byte %d", len(doc)-len(rest))
 	}
 	if root == nil {
 		return fault(notObject, "the document is %s, not an object", kindName(kind))

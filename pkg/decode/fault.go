@@ -48,8 +48,6 @@ func (d *Decoder) refuse(err error) *stream.Fault {
 		return fault(tooManyMembers, "an object with more than %d members, %s", d.plan.limits.Members, where)
 	case errors.Is(err, jsontext.ErrDuplicateName):
 		return fault(duplicateName, "an object has the same member name twice, %s", where)
-	case errors.Is(err, jsontext.ErrNonStringName):
-		return fault(notJSON, "a member name is not a string, %s", where)
 	case errors.Is(err, io.EOF):
 		return fault(notJSON, "the document is empty")
 	case errors.Is(err, io.ErrUnexpectedEOF):
