@@ -1,0 +1,110 @@
+package embedded
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"time"
+
+	embeddedpostgres "github.com/fergusstrange/embedded-postgres"
+)
+
+// serverLog is the name of the log that the server writes by itself.
+const serverLog = "server.log"
+
+// ServePostgres is the keeper's verb: it reads its orders, starts Postgres,
+// answers, and stops it when the input or the context ends.
+func ServePostgres(ctx context.Context, stdin io.Reader, stdout, stderr io.Writer) error {
+	var orders postgresOrders
+	in := bufio.NewReader(stdin)
+	if err := readOrders(in, &orders); err != nil {
+		return err
+	}
+	ctx, cancel := untilEOF(ctx, in)
+	defer cancel()
+
+	cfg, answer, err := configure(ctx, orders)
+	if err != nil {
+		return err
+	}
+	server := embeddedpostgres.NewDatabase(cfg.Logger(stderr))
+	if err := server.Start(); err != nil {
+		return fmt.Errorf("start Postgres (%s): %w", answer.Source, err)
+	}
+	if ctx.Err() == nil {
+		err = json.NewEncoder(stdout).Encode(answer)
+	}
+	if err == nil {
+		<-ctx.Done()
+	}
+	return errors.Join(err, server.Stop())
+}
+
+// configure decides which Postgres runs, and how.
+func configure(ctx context.Context, orders postgresOrders) (embeddedpostgres.Config, postgresAnswer, error) {
+	port, err := FreePort()
+	if err != nil {
+		return embeddedpostgres.Config{}, postgresAnswer{}, err
+	}
+	cfg := embeddedpostgres.DefaultConfig().
+		Port(uint32(port)). //nolint:gosec // a port
+		Username("postgres").Password(orders.Password).Database(database).
+		Locale("C").Encoding("UTF8").StartTimeout(time.Minute).
+		RuntimePath(filepath.Join(orders.Dir, "runtime")).DataPath(filepath.Join(orders.Dir, "data")).
+		StartParameters(map[string]string{
+			"listen_addresses": "127.0.0.1", "unix_socket_directories": "", "fsync": "on",
+			"shared_buffers": "256MB", "max_wal_size": "4GB", "checkpoint_timeout": "15min",
+			"logging_collector": "on", "log_directory": filepath.Join(orders.Dir, "log"), "log_filename": serverLog,
+		})
+	answer := postgresAnswer{Port: port}
+	if found, ok := installed(ctx); ok && !orders.Fetch {
+		answer.Version, answer.Source = found.version, filepath.Join(found.root, "bin")
+		return cfg.BinariesPath(found.root), answer, nil
+	}
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		cache = filepath.Join(orders.Dir, "cache")
+	}
+	answer.Version, answer.Source = string(embeddedpostgres.V18), "fetched from Maven Central"
+	return cfg.Version(embeddedpostgres.V18).CachePath(filepath.Join(cache, "effectonce", "postgres")), answer, nil
+}
+
+// FreePort returns a port that nobody listens on at the moment.
+func FreePort() (int, error) {
+	var lc net.ListenConfig
+	l, err := lc.Listen(context.Background(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		return 0, fmt.Errorf("free port: %w", err)
+	}
+	defer func() { _ = l.Close() }()
+	return l.Addr().(*net.TCPAddr).Port, nil //nolint:forcetypeassert // a TCP listener has a TCP address
+}
+
+func readOrders(in *bufio.Reader, v any) error {
+	line, err := in.ReadBytes('\n')
+	if err == nil {
+		err = json.Unmarshal(line, v)
+	}
+	if err != nil {
+		return fmt.Errorf("orders on standard input (this verb is started by the demo): %w", err)
+	}
+	return nil
+}
+
+// untilEOF returns a context that ends with the input too: that is how a child
+// learns that its parent is gone. A read cannot be taken back, so its goroutine
+// lives as long as the process.
+func untilEOF(ctx context.Context, in io.Reader) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
+	go func() {
+		_, _ = io.Copy(io.Discard, in)
+		cancel()
+	}()
+	return ctx, cancel
+}
