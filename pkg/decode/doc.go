@@ -37,6 +37,7 @@
 //
 // # Formats
 //
-// JSON is the only format: document.go is the only file that knows it. Sources,
-// plans and the values beside the document do not depend on it.
+// JSON is the only format. The walk over a document (document.go) and what its
+// errors mean (fault.go) know it; sources, plans and the values beside the
+// document do not.
 package decode

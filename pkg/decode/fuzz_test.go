@@ -3,6 +3,7 @@ package decode_test
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"regexp"
 	"testing"
 	"unicode/utf8"
@@ -76,7 +77,7 @@ func FuzzDecode(f *testing.F) {
 
 func expectAnyFault(t *testing.T, err error) *stream.Fault {
 	t.Helper()
-	fault, ok := err.(*stream.Fault)
+	fault, ok := errors.AsType[*stream.Fault](err)
 	if !ok || fault.Stage != stream.StageDecode || fault.Detail == "" {
 		t.Fatalf("got %#v, want a fault of decode", err)
 	}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 )
 
 // Limits bound what one document may cost. A zero field means its default, a
@@ -34,7 +35,7 @@ type Plan struct {
 // source and limit that cannot work.
 func New(sources []Source, limits Limits) (*Plan, error) {
 	p := &Plan{
-		sources: append([]Source(nil), sources...),
+		sources: slices.Clone(sources),
 		limits: Limits{
 			Bytes:   cmp.Or(limits.Bytes, defaultBytes),
 			Depth:   cmp.Or(limits.Depth, defaultDepth),

@@ -11,19 +11,18 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// From says where a [Source] takes its value. Its kinds are those of
-// [stream.Kind], and any of them may be missing or null unless it says otherwise.
+// From says where a [Source] takes its value, and so which kinds it can have.
 type From uint8
 
 // The places a value can come from.
 const (
-	Field     From = iota // a member of the document: Text, Number, Bool or JSON
-	Header                // a record header, the last of that name: Bytes
-	Key                   // the Kafka key: Bytes, or Null; never Missing
+	Field     From = iota // a member of the document: Text, Number, Bool, JSON, Null or Missing
+	Header                // a record header, the last of that name: Bytes, Null or Missing
+	Key                   // the Kafka key: Bytes or Null
 	Topic                 // the topic's name: Text
 	Partition             // the partition's number: Number
 	Offset                // the record's offset: Number
-	Timestamp             // the record's timestamp: Time, or Null for a record without one
+	Timestamp             // the record's timestamp: Time, or Null where it has none
 	Document              // the whole document: JSON
 )
 
@@ -57,7 +56,7 @@ type Source struct {
 //
 // The error says what is wrong and what to write instead.
 func ParseSource(s string) (Source, error) {
-	path, err := []string(nil), error(nil)
+	parse := parseDotted
 	switch {
 	case s == "":
 		return Source{}, errors.New("source is empty: write a field path such as order.id, header:NAME or kafka:key")
@@ -72,10 +71,9 @@ func ParseSource(s string) (Source, error) {
 	case strings.HasPrefix(s, "kafka:"):
 		return parseKafka(s)
 	case s[0] == '/':
-		path, err = parsePointer(s)
-	default:
-		path, err = parseDotted(s)
+		parse = parsePointer
 	}
+	path, err := parse(s)
 	if err != nil {
 		return Source{}, err
 	}
