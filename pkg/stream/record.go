@@ -56,7 +56,7 @@ type Batch struct {
 	Records []Record
 	Width   int     // values per record
 	Values  []Value // len(Records) × Width, row-major
-	Skip    []bool  // records that get no row: duplicates and dead ones; nil skips none
+	Skip    []bool  // records that get no row: duplicates and dead ones; empty skips none
 
 	Encoded []byte // rows one after another, written by the sink's Encode
 	Ends    []int  // end of row i in Encoded; an empty row has a fault
@@ -79,5 +79,5 @@ func (b *Batch) Reset(width int) {
 	clear(b.Records)
 	clear(b.Values)
 	b.Records, b.Values, b.Width = b.Records[:0], b.Values[:0], width
-	b.Encoded, b.Ends, b.Layout, b.Skip = b.Encoded[:0], b.Ends[:0], 0, nil
+	b.Encoded, b.Ends, b.Layout, b.Skip = b.Encoded[:0], b.Ends[:0], 0, b.Skip[:0]
 }

@@ -1,0 +1,12 @@
+//go:build !mutant
+
+// Package mutant switches safeguards off, one at a time, in binaries built with
+// the tag mutant: a test that stays green then is no test. In every other build
+// the switches are constants and the compiler removes them.
+package mutant
+
+// The safeguards that can be switched off.
+const (
+	NoFence    = false // the position moves whoever owns it and wherever it stands
+	LearnEarly = false // memory learns the keys of a batch before its COMMIT is answered
+)

@@ -1,0 +1,11 @@
+//go:build mutant
+
+package mutant
+
+import "os"
+
+// The safeguards that can be switched off, by the variable EFFECTONCE_MUTANT.
+var (
+	NoFence    = os.Getenv("EFFECTONCE_MUTANT") == "no-fence"
+	LearnEarly = os.Getenv("EFFECTONCE_MUTANT") == "learn-early"
+)

@@ -1,0 +1,206 @@
+package processor
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"effectonce/pkg/dedup"
+	"effectonce/pkg/rebalance"
+	"effectonce/pkg/sink"
+	"effectonce/pkg/stream"
+)
+
+// prepare does everything that needs no transaction: decode, fingerprint, drop
+// offsets below the position, fold repeats, check against the views, encode.
+func (c *committer) prepare(w *work) {
+	c.batch.Reset(c.p.width)
+	c.decoder.Reset()
+	c.faults = c.faults[:0]
+	for _, p := range w.parts {
+		p.lo, p.to, p.leaderEpoch = len(c.batch.Records), p.q.claim.Next, p.q.claim.LeaderEpoch
+		p.stop = nil
+		p.fold.Reset(p.lo)
+		for _, recs := range p.recs {
+			if !c.add(p, recs) {
+				break
+			}
+		}
+		p.hi = len(c.batch.Records)
+		p.fold.Check(p.q.view)
+	}
+	n := len(c.batch.Records)
+	c.dead, c.applied = zeroed(c.dead, n), zeroed(c.applied, n)
+	for _, f := range c.faults {
+		c.dead[f.Index] = true
+	}
+	c.encode(w)
+}
+
+// add appends a slice's records to the batch. It returns false at the first record
+// that stops the partition; what came before is committed.
+func (c *committer) add(p *part, recs []*kgo.Record) bool {
+	for _, r := range recs {
+		if r.Offset < p.q.claim.Next { // covered by the position
+			continue
+		}
+		if !r.Attrs.IsControl() {
+			if p.stop = c.misplaced(r); p.stop != nil {
+				return false
+			}
+			c.append(p, r)
+		}
+		p.to, p.leaderEpoch = r.Offset+1, r.LeaderEpoch
+		if r.Timestamp.After(p.newest) {
+			p.newest = r.Timestamp
+		}
+	}
+	return true
+}
+
+// append decodes one record into the batch and fingerprints its key.
+func (c *committer) append(p *part, r *kgo.Record) {
+	b, i := &c.batch, len(c.batch.Records)
+	b.Records = append(b.Records, record(r, p.q.claim.Partition.Topic))
+	b.Values = append(b.Values, c.blank...)
+	row := b.Row(i)
+	if err := c.decoder.Decode(&b.Records[i], row); err != nil {
+		var f *stream.Fault
+		if !errors.As(err, &f) {
+			f = &stream.Fault{Stage: stream.StageDecode, Reason: "undecodable", Detail: err.Error()}
+		}
+		c.fault(i, *f)
+		p.fold.AddKeyless()
+		return
+	}
+	key := row[c.p.keyAt:]
+	if len(key) == 0 {
+		p.fold.AddKeyless()
+		return
+	}
+	fp, err := c.hasher.Key(key...)
+	switch {
+	case err == nil:
+		p.fold.Add(fp)
+	case c.p.cfg.KeyMissing == KeyCoordinates && (errors.Is(err, dedup.ErrMissing) || errors.Is(err, dedup.ErrNull)):
+		p.fold.Add(c.hasher.Coordinates(p.q.claim.Partition, r.Offset))
+	default:
+		c.fault(i, stream.Fault{Stage: stream.StageKey, Reason: err.Error(), Detail: "business key " + c.p.keyText()})
+		p.fold.AddKeyless()
+	}
+}
+
+func (c *committer) fault(i int, f stream.Fault) {
+	f.Index = i
+	c.faults = append(c.faults, f)
+}
+
+// misplaced checks that a keyed record is on the partition its Kafka key hashes to
+// under the stored count: scope partition is exact only while a key always comes
+// on one partition.
+func (c *committer) misplaced(r *kgo.Record) *rebalance.Cause {
+	p := c.p
+	if len(p.cfg.Key) == 0 || p.cfg.Partitioner == dedup.PartitionerNone {
+		return nil
+	}
+	if r.Key == nil {
+		if p.cfg.AllowNullKey {
+			return nil
+		}
+		return &rebalance.Cause{
+			Code: "null_kafka_key",
+			Text: fmt.Sprintf("the record at offset %d has no Kafka key: its business key may come on any partition", r.Offset),
+			Fix:  "let producers key by the business key, or set null_kafka_key: allow if they place it consistently",
+		}
+	}
+	n := p.topics[r.Topic].Partitions
+	if p.cfg.Partitioner.Partition(r.Key, n) == r.Partition {
+		return nil
+	}
+	return &rebalance.Cause{
+		Code: "partitioner",
+		Text: fmt.Sprintf("the Kafka key of the record at offset %d does not belong on this partition under %s and %d partitions", r.Offset, p.cfg.Partitioner, n),
+		Fix:  "set partitioner to what the producers use",
+	}
+}
+
+// fits adds to a partitioner's cause which known partitioner the polled keys fit.
+func (p *Processor) fits(c rebalance.Cause, part *part) rebalance.Cause {
+	if c.Code != "partitioner" {
+		return c
+	}
+	var keys [][]byte
+	for _, recs := range part.recs {
+		for _, r := range recs {
+			if r.Key != nil {
+				keys = append(keys, r.Key)
+			}
+		}
+	}
+	n := p.topics[part.q.name.Topic].Partitions
+	switch fit := dedup.Fitting(keys, part.q.name.Number, n); {
+	case len(fit) > 0:
+		c.Fix = fmt.Sprintf("the %d keys at hand fit partitioner: %s", len(keys), fit[0])
+	default:
+		c.Fix = fmt.Sprintf("the %d keys at hand fit no known partitioner with %d partitions: were partitions added, or does another producer write here?", len(keys), n)
+	}
+	return c
+}
+
+// encode has the sink encode every record that may be applied and chooses the
+// winners. When a winner is refused its next copy takes its place; a refused copy
+// of a record that is applied is a duplicate, not dead.
+func (c *committer) encode(w *work) {
+	c.batch.Skip = append(c.batch.Skip[:0], c.dead...)
+	for _, p := range w.parts {
+		for i := p.lo; i < p.hi; i++ {
+			c.batch.Skip[i] = c.dead[i] || p.fold.Duplicate(i)
+		}
+	}
+	unfit := map[int]stream.Fault{}
+	for _, f := range c.p.sink.Encode(&c.batch, 0) {
+		unfit[f.Index] = f
+	}
+	for again := true; again; {
+		again = false
+		c.pick(w)
+		for _, i := range c.picks {
+			if f, ok := unfit[i]; ok {
+				c.bury(f)
+				again = true
+			}
+		}
+	}
+}
+
+// pick fills picks with the records to apply: of each key the first that is alive.
+func (c *committer) pick(w *work) {
+	c.picks = c.picks[:0]
+	for _, p := range w.parts {
+		c.picks = p.fold.Winners(c.picks, p.lo, p.hi, func(i int) bool { return c.dead[i] }, nil)
+	}
+}
+
+// bury marks a record dead for a reason; it becomes a dead letter.
+func (c *committer) bury(f stream.Fault) {
+	if !c.dead[f.Index] {
+		c.dead[f.Index] = true
+		c.faults = append(c.faults, f)
+	}
+}
+
+// letters are the batch's dead letters. A record that repeats the log is a
+// duplicate, whatever else is wrong with it.
+func (c *committer) letters() []sink.Letter {
+	letters := make([]sink.Letter, len(c.faults))
+	for i, f := range c.faults {
+		letters[i] = sink.Letter{Record: c.batch.Records[f.Index], Fault: f}
+	}
+	return letters
+}
+
+func zeroed(b []bool, n int) []bool {
+	b = append(b[:0], make([]bool, n)...)
+	return b
+}

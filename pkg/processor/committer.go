@@ -1,0 +1,352 @@
+package processor
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	mathrand "math/rand/v2"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"effectonce/internal/mutant"
+	"effectonce/internal/pgtx"
+	"effectonce/pkg/decode"
+	"effectonce/pkg/dedup"
+	"effectonce/pkg/offsets"
+	"effectonce/pkg/rebalance"
+	"effectonce/pkg/sink"
+	"effectonce/pkg/stream"
+)
+
+// committer takes ready partitions and commits them, one transaction at a time.
+// Its buffers live from batch to batch.
+type committer struct {
+	p       *Processor
+	batch   stream.Batch
+	decoder *decode.Decoder
+	hasher  *dedup.Hasher
+	blank   []stream.Value // one row of Missing
+
+	faults  []stream.Fault // one a dead record
+	dead    []bool         // record → has a fault
+	applied []bool         // record → applied in this transaction
+	picks   []int          // records the effect applies, ascending
+}
+
+func (p *Processor) newCommitter() *committer {
+	return &committer{
+		p: p, decoder: p.plan.NewDecoder(), hasher: dedup.NewHasher(p.pipeline.Salt),
+		blank: make([]stream.Value, p.width),
+	}
+}
+
+// batchTime bounds one transaction from BEGIN to the answer of COMMIT.
+const batchTime = 2 * time.Minute
+
+// run commits until the list is closed. What is in flight then is finished.
+func (c *committer) run(ctx context.Context) error {
+	for w := c.p.list.take(); w != nil; w = c.p.list.take() {
+		detached, cancel := context.WithTimeout(context.WithoutCancel(ctx), batchTime)
+		c.do(detached, w)
+		cancel()
+	}
+	return nil
+}
+
+// do takes one transaction from its records to its outcome.
+func (c *committer) do(ctx context.Context, w *work) {
+	if !c.current(ctx, w) {
+		return
+	}
+	c.prepare(w)
+	if w = c.moving(w); len(w.parts) == 0 {
+		return
+	}
+	start := time.Now()
+	err := c.commit(ctx, w)
+	if err == nil {
+		c.committed(w, time.Since(start))
+		return
+	}
+	c.failed(ctx, w, err)
+}
+
+// current catches up the views that the watch or an unknown COMMIT left in doubt.
+// It returns false when the work was put back.
+func (c *committer) current(ctx context.Context, w *work) bool {
+	for _, p := range w.parts {
+		if !p.q.stale {
+			continue
+		}
+		if len(w.parts) > 1 { // one by one, so that none holds up the others
+			c.again(w, 0)
+			return false
+		}
+		return c.catchUp(ctx, p)
+	}
+	return true
+}
+
+// moving leaves out the parts that have nothing to commit: records below the
+// position, or a first record that stops the partition.
+func (c *committer) moving(w *work) *work {
+	left := &work{}
+	for _, p := range w.parts {
+		if p.moves() {
+			left.parts = append(left.parts, p)
+			continue
+		}
+		p.leaderEpoch = p.q.claim.LeaderEpoch
+		c.finish(p)
+	}
+	return left
+}
+
+// finish returns a part to the list after its position moved, or when it had
+// nothing to move, and stops the partition if a record said so.
+func (c *committer) finish(p *part) {
+	owner := p.q.claim.Owner
+	if c.p.list.committed(p) {
+		c.p.resume(p.q.name)
+	}
+	if p.stop != nil {
+		c.p.group.Stop(owner, c.p.fits(*p.stop, p))
+	}
+}
+
+// commit is the transaction of a batch, in the order that the promise rests on:
+// fence, effect, log, write, COMMIT. Memory learns behind it.
+func (c *committer) commit(ctx context.Context, w *work) error {
+	conn, err := c.p.commits.Acquire(ctx)
+	if err != nil {
+		return &pgtx.StepError{Step: pgtx.StepBegin, Err: err}
+	}
+	defer conn.Release()
+	for {
+		var xact string
+		tx, err := pgtx.Begin(ctx, conn.Conn(), c.p.settings, c.fence(w, &xact))
+		if err != nil {
+			return err
+		}
+		faults, err := c.p.sink.Apply(ctx, tx, &c.batch, c.picks)
+		if err != nil {
+			tx.Rollback(ctx)
+			return err
+		}
+		if len(faults) > 0 { // the sink refused some: again without them
+			tx.Rollback(ctx)
+			for _, f := range faults {
+				c.bury(f)
+			}
+			c.pick(w)
+			continue
+		}
+		for _, i := range c.picks {
+			c.applied[i] = true
+		}
+		return c.conclude(ctx, tx, w, xact)
+	}
+}
+
+// conclude is steps 3 and 4 and COMMIT, in one round trip behind the check of
+// deferred constraints; then memory learns.
+func (c *committer) conclude(ctx context.Context, tx *pgtx.Tx, w *work, xact string) error {
+	runs := make([]dedup.Run, len(w.parts))
+	for i, p := range w.parts {
+		p.count(c.dead, c.applied)
+		runs[i] = p.run
+		if mutant.LearnEarly {
+			p.q.view.LearnKeys(p.run.Fingerprints)
+		}
+	}
+	last := []pgtx.Statement{setConstraints, c.p.log.Append(xact, runs)}
+	if letters, any := sink.DeadLetters(c.p.cfg.Schema, c.p.pipeline.ID, c.letters()); any {
+		last = append(last, letters)
+	}
+	if err := tx.Commit(ctx, last...); err != nil {
+		return err
+	}
+	for _, p := range w.parts {
+		p.q.view.Learn(p.run.ID, p.run.Fingerprints)
+	}
+	return nil
+}
+
+var setConstraints = pgtx.Statement{Step: pgtx.StepEffect, SQL: "SET CONSTRAINTS ALL IMMEDIATE"}
+
+func (c *committer) fence(w *work, xact *string) pgtx.Statement {
+	advances := make([]offsets.Advance, len(w.parts))
+	for i, p := range w.parts {
+		advances[i] = p.advance(c.p.topics[p.q.name.Topic])
+	}
+	return c.p.offsets.Fence(c.p.pipeline.ID, advances, xact)
+}
+
+// committed tells everyone about a transaction that COMMIT was answered for.
+func (c *committer) committed(w *work, took time.Duration) {
+	for _, p := range w.parts {
+		r := p.run.Ranges[0]
+		if r.Applied > 0 {
+			p.q.blame.poison = 0
+		}
+		c.p.metrics.committed(r)
+		c.p.mark(p)
+		c.finish(p)
+	}
+	c.p.metrics.took.Observe(took.Seconds())
+}
+
+// failed acts on the verdict. After a combined transaction failed, its partitions
+// commit alone until each succeeded once, so one never holds up the others.
+func (c *committer) failed(ctx context.Context, w *work, err error) {
+	var at *pgtx.StepError
+	step := pgtx.StepBegin
+	if errors.As(err, &at) {
+		step = at.Step
+	}
+	v := verdict(step, err)
+	c.p.metrics.failed(v)
+	if v == Unknown {
+		c.resolve(ctx, w, err)
+		return
+	}
+	if len(w.parts) > 1 {
+		c.again(w, 0)
+		return
+	}
+	c.judge(ctx, w.parts[0], v, step, err)
+}
+
+// judge acts on a verdict against one partition.
+func (c *committer) judge(ctx context.Context, p *part, v Verdict, step pgtx.Step, err error) {
+	b := &p.q.blame
+	switch {
+	case v == Suspect && b.suspect+1 < suspectAfter, v == Retry:
+	case v == Suspect, v == Isolate:
+		c.isolate(ctx, p)
+		return
+	case v == LogMoved:
+		c.catchUpAgain(ctx, p)
+		return
+	case v == Fenced:
+		c.p.say(p.q).Warn().Str("step", string(step)).Err(err).Msg("stale claim rejected by the fence")
+		c.p.group.Fenced(ctx, p.q.claim.Owner, false)
+		c.p.list.release(p)
+		return
+	case v == Privilege:
+		c.privilege(ctx, p, err)
+		return
+	case v == Reload && !b.reloaded:
+		if c.reload(ctx) == nil {
+			b.reloaded = true
+		}
+	case v == Doubt && b.doubt+1 < doubtAfter:
+		b.doubt++
+	default:
+		c.stop(p, step, err)
+		return
+	}
+	if v == Suspect {
+		b.suspect++
+	}
+	b.tries++
+	c.p.say(p.q).Warn().Str("step", string(step)).Int("tries", b.tries).Err(err).Msg("batch rolled back, trying again")
+	c.p.list.again(p, backoff(b.tries))
+}
+
+func (c *committer) stop(p *part, step pgtx.Step, err error) {
+	cause := rebalance.Cause{Code: "setup", Text: fmt.Sprintf("the batch fails at step %s: %v", step, err), Fix: "mend the cause, then restart this member"}
+	c.halt(p, cause)
+}
+
+// halt stops a partition whose part is in flight and lets go of the part.
+func (c *committer) halt(p *part, cause rebalance.Cause) {
+	c.p.group.Stop(p.q.claim.Owner, cause)
+	c.p.list.release(p)
+}
+
+func (c *committer) again(w *work, wait time.Duration) {
+	for _, p := range w.parts {
+		c.p.list.again(p, wait)
+	}
+}
+
+// backoff doubles from 50 ms to 10 s, with a half of jitter.
+func backoff(tries int) time.Duration {
+	d := min(50*time.Millisecond<<min(tries-1, 20), 10*time.Second)
+	return d/2 + mathrand.N(d/2)
+}
+
+// catchUp brings a view up to its log, in flight. It returns false when the part
+// was put back or its view sent to be loaded again.
+func (c *committer) catchUp(ctx context.Context, p *part) bool {
+	err := c.p.withConn(ctx, c.p.commits, func(conn *pgxpool.Conn) error {
+		return c.p.log.CatchUp(ctx, conn.Conn(), c.p.settings, c.p.pipeline.ID, p.q.claim.Partition, p.q.view)
+	})
+	switch {
+	case err == nil:
+		p.q.stale = false
+		return true
+	case errors.Is(err, dedup.ErrDropView):
+		c.p.say(p.q).Warn().Err(err).Msg("view dropped, loading it again")
+		p.q.stale = false
+		c.p.list.restore(p)
+		c.p.list.reload(p.q)
+	case errors.Is(err, dedup.ErrNoLog):
+		c.halt(p, rebalance.Cause{Code: "no_log", Text: err.Error(), Fix: "connect the right database"})
+	default:
+		p.q.blame.tries++
+		c.p.list.again(p, backoff(p.q.blame.tries))
+	}
+	return false
+}
+
+// catchUpAgain answers "log moved": learn what lies between and check again.
+func (c *committer) catchUpAgain(ctx context.Context, p *part) {
+	if c.catchUp(ctx, p) {
+		c.p.list.again(p, 0)
+	}
+}
+
+// reload has the sink read its table's catalog once more.
+func (c *committer) reload(ctx context.Context) error {
+	t, ok := c.p.sink.(*sink.Table)
+	if !ok {
+		return errNoCatalog
+	}
+	return c.p.withConn(ctx, c.p.commits, func(conn *pgxpool.Conn) error { return t.Reload(ctx, conn.Conn()) })
+}
+
+var errNoCatalog = errors.New("this sink has no catalog to read again")
+
+// privilege tells a refused row (row-level security) from a missing right: both
+// are SQLSTATE 42501. Where the right is there, it is the record's fault.
+func (c *committer) privilege(ctx context.Context, p *part, err error) {
+	t, ok := c.p.sink.(*sink.Table)
+	if !ok {
+		c.stop(p, pgtx.StepEffect, err)
+		return
+	}
+	has := false
+	asked := c.p.withConn(ctx, c.p.commits, func(conn *pgxpool.Conn) (err error) {
+		has, err = t.Permitted(ctx, conn.Conn())
+		return err
+	})
+	switch {
+	case asked != nil:
+		p.q.blame.tries++
+		c.p.list.again(p, backoff(p.q.blame.tries))
+	case has:
+		c.isolate(ctx, p)
+	default:
+		c.stop(p, pgtx.StepEffect, err)
+	}
+}
+
+func newID() stream.UUID {
+	var u stream.UUID
+	_, _ = rand.Read(u[:]) // never fails
+	return u
+}

@@ -1,0 +1,197 @@
+package processor
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/rs/zerolog"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"effectonce/pkg/decode"
+	"effectonce/pkg/dedup"
+	"effectonce/pkg/rebalance"
+	"effectonce/pkg/sink"
+)
+
+// Protocol is the consumer group protocol.
+type Protocol string
+
+// The group protocols.
+const (
+	Cooperative Protocol = "cooperative" // classic, cooperative-sticky
+	Range       Protocol = "range"       // classic, eager
+	Consumer    Protocol = "consumer"    // KIP-848; session and heartbeat are the broker's settings
+)
+
+// KeyMissing says what becomes of a record without the configured key.
+type KeyMissing string
+
+// What becomes of a record without its key.
+const (
+	KeyDeadLetter  KeyMissing = "dead_letter"
+	KeyCoordinates KeyMissing = "coordinates" // recognised by topic, partition and offset only
+)
+
+// Table is the reference sink: rows of one table. Columns are written in this order.
+type Table struct {
+	Schema, Name string
+	Mode         sink.Mode
+	Conflict     []string // upsert: the table's key columns
+	Columns      []Column
+}
+
+// Column maps a source (see package decode) to a column.
+type Column struct{ Name, Source string }
+
+// Config is one pipeline. Exactly one of Table and Handler is set. Zero values
+// mean the defaults named here.
+type Config struct {
+	Pipeline string
+	Group    string   // default: Pipeline
+	Topics   []string // by name
+	Start    rebalance.Start
+
+	Kafka     []kgo.Opt     // brokers, TLS, SASL; what concerns the group is set here over it
+	Protocol  Protocol      // default Cooperative
+	Dirty     bool          // read uncommitted records of Kafka transactions
+	Session   time.Duration // default 45 s
+	Rebalance time.Duration // default 60 s
+	Heartbeat time.Duration // default 3 s
+
+	Postgres *pgxpool.Config // one database; pools of our own are made from it
+	Schema   string          // of our tables, default "effectonce"
+
+	Key          []string          // sources of the business key; none: coordinates only
+	KeyMissing   KeyMissing        // default KeyDeadLetter
+	Partitioner  dedup.Partitioner // default dedup.Murmur2
+	AllowNullKey bool              // records without a Kafka key are placed consistently by their producer
+
+	Table          *Table
+	Handler        sink.Func
+	HandlerTimeout time.Duration // default 3 s, 2 s below the idle-in-transaction limit
+
+	BatchRecords int           // most records in a transaction, default 10,000
+	BatchBytes   int64         // most bytes in a transaction, default 8 MiB
+	Inflight     int64         // most bytes polled and not committed, default 128 MiB
+	Committers   int           // default 2 a core, at most 8
+	Grace        time.Duration // before a takeover ends our stuck backends, default 2 s
+	StopAfter    int           // effects in a row that fail alone, default 20
+	OnReset      string        // warn (default) or fail
+	Share        bool          // permit a group or (topic, table) that another pipeline uses
+
+	Admin    string // address of /livez, /readyz and /metrics; empty: none
+	Logger   zerolog.Logger
+	Registry *prometheus.Registry // default: one of its own
+}
+
+func (c Config) withDefaults() Config {
+	c.Group = cmp.Or(c.Group, c.Pipeline)
+	c.Protocol = cmp.Or(c.Protocol, Cooperative)
+	c.Session = cmp.Or(c.Session, 45*time.Second)
+	c.Rebalance = cmp.Or(c.Rebalance, 60*time.Second)
+	c.Heartbeat = cmp.Or(c.Heartbeat, 3*time.Second)
+	c.Schema = cmp.Or(c.Schema, "effectonce")
+	c.KeyMissing = cmp.Or(c.KeyMissing, KeyDeadLetter)
+	c.Partitioner = cmp.Or(c.Partitioner, dedup.Murmur2)
+	c.HandlerTimeout = cmp.Or(c.HandlerTimeout, 3*time.Second)
+	c.BatchRecords = cmp.Or(c.BatchRecords, 10_000)
+	c.BatchBytes = cmp.Or(c.BatchBytes, 8<<20)
+	c.Inflight = cmp.Or(c.Inflight, 128<<20)
+	c.Committers = cmp.Or(c.Committers, min(2*runtime.GOMAXPROCS(0), 8))
+	c.Grace = cmp.Or(c.Grace, 2*time.Second)
+	c.StopAfter = cmp.Or(c.StopAfter, 20)
+	c.OnReset = cmp.Or(c.OnReset, "warn")
+	if c.Registry == nil {
+		c.Registry = prometheus.NewRegistry()
+	}
+	return c
+}
+
+// Validate returns all faults at once that can be named without a connection.
+func (c Config) Validate() error {
+	var faults []error
+	check := func(ok bool, format string, args ...any) {
+		if !ok {
+			faults = append(faults, fmt.Errorf(format, args...))
+		}
+	}
+	check(c.Pipeline != "", "pipeline: a name is required")
+	check(len(c.Topics) > 0, "topics: at least one is required")
+	check(c.Postgres != nil, "postgres: a pool configuration is required")
+	check((c.Table == nil) != (c.Handler == nil), "sink: exactly one of Table and Handler is required")
+	check(c.BatchRecords > 0 && c.BatchBytes > 0, "batch: records and bytes are positive")
+	check(c.Inflight >= c.BatchBytes, "inflight: %d bytes are less than one batch of %d", c.Inflight, c.BatchBytes)
+	check(c.OnReset == "warn" || c.OnReset == "fail", "on_external_reset: %q is not warn or fail", c.OnReset)
+	check(c.Heartbeat*3 <= c.Session, "heartbeat: %s is more than a third of the session timeout %s", c.Heartbeat, c.Session)
+	if _, err := c.sources(); err != nil {
+		faults = append(faults, err)
+	}
+	return errors.Join(faults...)
+}
+
+// sources are the columns' sources and behind them the key's.
+func (c Config) sources() ([]decode.Source, error) {
+	var faults []error
+	var out []decode.Source
+	add := func(what, text string) {
+		s, err := decode.ParseSource(text)
+		if err != nil {
+			faults = append(faults, fmt.Errorf("%s: %w", what, err))
+		}
+		out = append(out, s)
+	}
+	if c.Table != nil {
+		for _, col := range c.Table.Columns {
+			add("column "+col.Name, col.Source)
+		}
+	}
+	for _, k := range c.Key {
+		add("key", k)
+	}
+	return out, errors.Join(faults...)
+}
+
+// keyText names the key rule for people.
+func (p *Processor) keyText() string { return strings.Join(p.cfg.Key, " + ") }
+
+// generation digests what a commit means: scope, key rule, encoding and the
+// partition count that keys are hashed over. Two configurations that differ in it
+// never commit to one position.
+func (c Config) generation(partitions int32) []byte {
+	h := sha256.New()
+	part := func(s string) {
+		var n [4]byte
+		binary.BigEndian.PutUint32(n[:], uint32(len(s)))
+		h.Write(n[:])
+		h.Write([]byte(s))
+	}
+	part("effectonce 1") // the encoding of fingerprints
+	part("partition")    // the scope
+	part(string(c.KeyMissing))
+	for _, k := range c.Key {
+		s, _ := decode.ParseSource(k) // Validate has seen it
+		part(s.String())
+	}
+	if len(c.Key) > 0 {
+		part(fmt.Sprint(partitions))
+	}
+	return h.Sum(nil)[:16]
+}
+
+// holder names this process beside the owner.
+func holder() string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown host"
+	}
+	return fmt.Sprintf("%s, pid %d", host, os.Getpid())
+}

@@ -1,0 +1,143 @@
+package processor
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"effectonce/pkg/rebalance"
+)
+
+// health is what /livez and /readyz answer from.
+type health struct {
+	mu    sync.Mutex               // guards what follows
+	beat  time.Time                // last turn of the poll loop
+	err   error                    // of the last watch
+	since time.Time                // when err began
+	last  map[rebalance.Name]int64 // last stable offsets
+}
+
+func newHealth() *health { return &health{beat: time.Now()} }
+
+func (h *health) pulse() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.beat = time.Now()
+}
+
+func (h *health) database(err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if err != nil && h.err == nil {
+		h.since = time.Now()
+	}
+	h.err = err
+}
+
+func (h *health) ends(m map[rebalance.Name]int64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.last = m
+}
+
+func (h *health) end(n rebalance.Name) (int64, bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	end, ok := h.last[n]
+	return end, ok
+}
+
+// wedged is how long the poll loop may be silent before /livez fails.
+const wedged = 60 * time.Second
+
+// patience is how long the database may not answer, and a partition may wait for
+// its takeover, before /readyz fails.
+const patience = 15 * time.Second
+
+// live reports whether the poll loop turns.
+func (h *health) live(now time.Time) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if silent := now.Sub(h.beat); silent > wedged {
+		return fmt.Errorf("the poll loop has not turned for %s", silent.Round(time.Second))
+	}
+	return nil
+}
+
+func (h *health) databaseUp(now time.Time) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.err != nil && now.Sub(h.since) > patience {
+		return fmt.Errorf("the database does not answer since %s: %w", h.since.Format(time.RFC3339), h.err)
+	}
+	return nil
+}
+
+// ready lists what stands in the way, a line each.
+func (p *Processor) ready(now time.Time) (faults []string) {
+	for _, err := range []error{p.health.live(now), p.health.databaseUp(now)} {
+		if err != nil {
+			faults = append(faults, err.Error())
+		}
+	}
+	for _, h := range p.group.Held() {
+		if h.State == rebalance.Stopped || h.State == rebalance.Waiting && now.Sub(h.Since) > patience {
+			faults = append(faults, fmt.Sprintf("%s %s at offset %d: %s", h.Name, h.State, h.Claim.Next, h.Cause))
+		}
+	}
+	standings, _ := p.list.standings()
+	for n, s := range standings {
+		if s.tries >= suspectAfter {
+			faults = append(faults, fmt.Sprintf("%s at offset %d: its batch failed %d times in a row, see the log", n, s.claim.Next, s.tries))
+		}
+	}
+	return faults
+}
+
+// admin serves /livez, /readyz?verbose and /metrics.
+func (p *Processor) admin() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) {
+		if err := p.health.live(time.Now()); err != nil {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+			return
+		}
+		_, _ = io.WriteString(w, "ok\n") // a client that is gone misses it
+	})
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
+		faults := p.ready(time.Now())
+		if len(faults) > 0 {
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+		p.report(w, r.URL.Query().Has("verbose"), faults)
+	})
+	mux.Handle("GET /metrics", promhttp.HandlerFor(p.cfg.Registry, promhttp.HandlerOpts{}))
+	return mux
+}
+
+// report writes what stands in the way and, if verbose, every partition.
+func (p *Processor) report(w io.Writer, verbose bool, faults []string) {
+	for _, f := range faults {
+		_, _ = fmt.Fprintln(w, f) // a client that is gone misses it
+	}
+	if len(faults) == 0 {
+		_, _ = fmt.Fprintln(w, "ok")
+	}
+	if !verbose {
+		return
+	}
+	standings, bytes := p.list.standings()
+	_, _ = fmt.Fprintf(w, "pipeline %s, %d bytes in flight\n", p.cfg.Pipeline, bytes)
+	for _, h := range p.group.Held() {
+		s, running := standings[h.Name]
+		if !running {
+			_, _ = fmt.Fprintf(w, "%s %s offset %d epoch %d %s\n", h.Name, h.State, h.Claim.Next, h.Claim.Epoch, h.Cause)
+			continue
+		}
+		_, _ = fmt.Fprintf(w, "%s %s offset %d epoch %d queued %d keys %d\n", h.Name, h.State, s.claim.Next, s.claim.Epoch, s.records, s.keys)
+	}
+}

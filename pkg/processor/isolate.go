@@ -1,0 +1,242 @@
+package processor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"effectonce/internal/pgtx"
+	"effectonce/pkg/rebalance"
+	"effectonce/pkg/stream"
+)
+
+// isolation finds the records of one part whose effect fails. It applies them in
+// record order inside savepoints, halving what fails; a record that fails alone is
+// dead, and its next copy takes its place because the fold is asked anew for every
+// range. All others apply, in the same transaction.
+type isolation struct {
+	c     *committer
+	p     *part
+	tx    *pgtx.Tx
+	xact  string
+	done  []int // records applied so far, to apply again on another connection
+	limit int   // most records in one attempt once a session was lost; 0 is no limit
+}
+
+// poisoned says that too many effects in a row failed alone: the set-up's fault.
+type poisoned struct{ err error }
+
+func (e *poisoned) Error() string { return e.err.Error() }
+
+// isolate runs one part in isolation mode and acts on the outcome.
+func (c *committer) isolate(ctx context.Context, p *part) {
+	poison, start := p.q.blame.poison, time.Now()
+	err := c.tryIsolate(ctx, p)
+	w := &work{parts: []*part{p}}
+	var flood *poisoned
+	switch {
+	case err == nil:
+		c.committed(w, time.Since(start))
+	case errors.As(err, &flood): // no dead letter of this batch is written
+		p.q.blame.poison = poison
+		c.halt(p, rebalance.Cause{
+			Code: "poison_flood", Fix: "mend the table or the mapping, then restart this member",
+			Text: fmt.Sprintf("%d effects in a row failed alone and none was applied between; the last: %v", c.p.cfg.StopAfter, flood.err),
+		})
+	default:
+		p.q.blame.poison = poison
+		c.failedIsolation(ctx, w, err)
+	}
+}
+
+// failedIsolation judges an error that no record was found guilty of. One that
+// would isolate again is the moment's: the batch is tried again as it is.
+func (c *committer) failedIsolation(ctx context.Context, w *work, err error) {
+	var at *pgtx.StepError
+	if errors.As(err, &at) {
+		if v := verdict(at.Step, err); v == Isolate || v == Suspect || v == Privilege {
+			w.parts[0].q.blame.tries++
+			c.again(w, backoff(w.parts[0].q.blame.tries))
+			return
+		}
+	}
+	c.failed(ctx, w, err)
+}
+
+func (c *committer) tryIsolate(ctx context.Context, p *part) error {
+	conn, err := c.p.commits.Acquire(ctx)
+	if err != nil {
+		return &pgtx.StepError{Step: pgtx.StepBegin, Err: err}
+	}
+	defer func() { conn.Release() }()
+	clear(c.applied)
+	s := &isolation{c: c, p: p}
+	for {
+		if s.tx, err = pgtx.Begin(ctx, conn.Conn(), c.p.settings, c.fence(&work{parts: []*part{p}}, &s.xact)); err != nil {
+			return err
+		}
+		err = s.replay(ctx)
+		if err == nil {
+			err = s.search(ctx, p.lo, p.hi)
+		}
+		if !errors.Is(err, errSessionLost) {
+			break
+		}
+		// The effect's time limit took the session with it. What was decided stands;
+		// go on with another.
+		conn.Release()
+		if conn, err = c.p.commits.Acquire(ctx); err != nil {
+			return &pgtx.StepError{Step: pgtx.StepBegin, Err: err}
+		}
+	}
+	if err != nil {
+		s.tx.Rollback(ctx)
+		return err
+	}
+	return c.conclude(ctx, s.tx, &work{parts: []*part{p}}, s.xact)
+}
+
+var errSessionLost = errors.New("the session was lost during isolation")
+
+// replay applies again what was applied before the session was lost.
+func (s *isolation) replay(ctx context.Context) error {
+	if len(s.done) == 0 {
+		return nil
+	}
+	return s.apply(ctx, s.done)
+}
+
+// search applies the records of [lo, hi) that are alive and not applied yet.
+func (s *isolation) search(ctx context.Context, lo, hi int) error {
+	c := s.c
+	picks := s.p.fold.Winners(nil, lo, hi,
+		func(i int) bool { return c.dead[i] || c.batch.Skip[i] },
+		func(i int) bool { return c.applied[i] })
+	if len(picks) == 0 {
+		return nil
+	}
+	if s.limit > 0 && len(picks) > s.limit {
+		return s.halves(ctx, lo, picks[s.limit], hi)
+	}
+	err := s.attempt(ctx, picks)
+	if err == nil {
+		for _, i := range picks {
+			c.applied[i] = true
+		}
+		s.done = append(s.done, picks...)
+		s.p.q.blame.poison = 0
+		return nil
+	}
+	if !s.accused(err) {
+		return err
+	}
+	if len(picks) > 1 {
+		if s.lost() {
+			s.limit = len(picks) / 2
+			return errSessionLost
+		}
+		return s.halves(ctx, lo, s.split(picks, err), hi)
+	}
+	if err := s.condemn(picks[0], err); err != nil {
+		return err
+	}
+	if s.lost() {
+		return errSessionLost
+	}
+	return s.search(ctx, picks[0]+1, hi) // its copies behind it
+}
+
+func (s *isolation) halves(ctx context.Context, lo, mid, hi int) error {
+	if err := s.search(ctx, lo, mid); err != nil {
+		return err
+	}
+	return s.search(ctx, mid, hi)
+}
+
+func (s *isolation) lost() bool { return s.tx.Conn().IsClosed() }
+
+// split chooses where to divide the picks: at the row that COPY's context names,
+// else in the middle. The hint is verified by what happens next.
+func (s *isolation) split(picks []int, err error) int {
+	if line := copyLine(err); line > 0 && line <= len(picks) {
+		if line > 1 {
+			return picks[line-1] // everything before it
+		}
+		return picks[1]
+	}
+	return picks[len(picks)/2]
+}
+
+// attempt applies picks behind a savepoint and undoes them if they fail.
+func (s *isolation) attempt(ctx context.Context, picks []int) error {
+	if err := s.tx.Run(ctx, savepoint); err != nil {
+		return err
+	}
+	err := s.apply(ctx, picks)
+	if err == nil {
+		return s.tx.Run(ctx, release)
+	}
+	if s.lost() {
+		return err
+	}
+	if undo := s.tx.Run(ctx, rollbackTo); undo != nil {
+		return undo
+	}
+	return err
+}
+
+func (s *isolation) apply(ctx context.Context, picks []int) error {
+	faults, err := s.c.p.sink.Apply(ctx, s.tx, &s.c.batch, picks)
+	if err == nil && len(faults) > 0 {
+		return &pgtx.StepError{Step: pgtx.StepEffect, Err: &refused{faults}}
+	}
+	if err == nil {
+		err = s.tx.Run(ctx, setConstraints)
+	}
+	return err
+}
+
+// refused carries the faults that a handler named itself.
+type refused struct{ faults []stream.Fault }
+
+func (e *refused) Error() string { return e.faults[0].Error() }
+
+// accused reports whether the error may be a record's fault. A refused row and a
+// missing right were told apart before isolation began.
+func (s *isolation) accused(err error) bool {
+	var own *refused
+	if errors.As(err, &own) {
+		return true
+	}
+	var at *pgtx.StepError
+	if !errors.As(err, &at) {
+		return false
+	}
+	switch verdict(at.Step, err) {
+	case Isolate, Suspect, Privilege:
+		return true
+	}
+	return false
+}
+
+// condemn makes a dead letter of a record that failed alone.
+func (s *isolation) condemn(i int, err error) error {
+	var own *refused
+	if errors.As(err, &own) {
+		s.c.bury(own.faults[0])
+		return nil
+	}
+	blame := &s.p.q.blame
+	if blame.poison++; blame.poison >= s.c.p.cfg.StopAfter {
+		return &poisoned{err}
+	}
+	s.c.bury(effectFault(i, err))
+	return nil
+}
+
+var (
+	savepoint  = pgtx.Statement{Step: pgtx.StepBegin, SQL: "SAVEPOINT effectonce_isolate"}
+	release    = pgtx.Statement{Step: pgtx.StepEffect, SQL: "RELEASE SAVEPOINT effectonce_isolate"}
+	rollbackTo = pgtx.Statement{Step: pgtx.StepBegin, SQL: "ROLLBACK TO SAVEPOINT effectonce_isolate"}
+)

@@ -1,0 +1,299 @@
+package processor
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"effectonce/internal/pgtx"
+	"effectonce/migrations"
+	"effectonce/pkg/decode"
+	"effectonce/pkg/dedup"
+	"effectonce/pkg/offsets"
+	"effectonce/pkg/rebalance"
+	"effectonce/pkg/sink"
+)
+
+// reach bounds one attempt to reach a dependency.
+const reach = 10 * time.Second
+
+// openPatiently opens the pipeline, trying again while a dependency is down. It
+// returns nil, nil when ctx ended first.
+func openPatiently(ctx context.Context, cfg Config) (*Processor, error) {
+	for tries := 1; ; tries++ {
+		p, err := open(ctx, cfg)
+		if err == nil {
+			return p, nil
+		}
+		if ctx.Err() != nil {
+			return nil, nil
+		}
+		if !transient(err) {
+			return nil, err
+		}
+		wait := backoff(tries + 3)
+		cfg.Logger.Warn().Err(err).Dur("wait", wait).Msg("a dependency is down, trying again")
+		select {
+		case <-ctx.Done():
+			return nil, nil
+		case <-time.After(wait):
+		}
+	}
+}
+
+// transient reports whether waiting may mend an error of opening.
+func transient(err error) bool {
+	var pg *pgconn.PgError
+	if errors.As(err, &pg) {
+		return slices.Contains([]string{"08", "53", "55", "57"}, pg.Code[:2])
+	}
+	var dial *pgconn.ConnectError
+	var network net.Error
+	return errors.As(err, &dial) || errors.As(err, &network) || kerr.IsRetriable(err) || kgo.IsRetryableBrokerErr(err) ||
+		errors.Is(err, context.DeadlineExceeded) || errors.Is(err, kgo.ErrClientClosed)
+}
+
+// open reaches both dependencies, checks what must hold, registers the pipeline
+// and joins the group.
+func open(ctx context.Context, cfg Config) (_ *Processor, err error) {
+	p := &Processor{
+		cfg: cfg, settings: pgtx.DefaultSettings, logger: cfg.Logger, health: newHealth(),
+		offsets: offsets.New(cfg.Schema), log: dedup.New(cfg.Schema),
+		list:       newList(cfg.BatchRecords, cfg.BatchBytes, cfg.Inflight),
+		suspicious: make(chan struct{}, 1), stopNow: make(chan struct{}),
+	}
+	p.loop = &loop{p: p, wake: func() {}}
+	defer func() {
+		if err != nil {
+			p.close()
+		}
+	}()
+	sources, err := cfg.sources()
+	if err != nil {
+		return nil, err
+	}
+	if p.plan, err = decode.New(sources, decode.Limits{}); err != nil {
+		return nil, err
+	}
+	p.width, p.keyAt = len(sources), len(sources)-len(cfg.Key)
+
+	limited, cancel := context.WithTimeout(ctx, 3*reach)
+	defer cancel()
+	if err = p.openDatabase(limited); err != nil {
+		return nil, fmt.Errorf("postgres %s:%d: %w", cfg.Postgres.ConnConfig.Host, cfg.Postgres.ConnConfig.Port, err)
+	}
+	if err = p.openKafka(limited); err != nil {
+		return nil, fmt.Errorf("kafka: %w", err)
+	}
+	return p, nil
+}
+
+// openDatabase checks server and schema and opens the sink.
+func (p *Processor) openDatabase(ctx context.Context) error {
+	m, err := migrations.Open(ctx, p.cfg.Postgres.ConnConfig, p.cfg.Schema)
+	if err != nil {
+		return err
+	}
+	err = m.Check(ctx)
+	if err = errors.Join(err, m.Close()); err != nil {
+		return err
+	}
+	conn, err := pgx.ConnectConfig(ctx, p.cfg.Postgres.ConnConfig.Copy())
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }() // a check's connection
+	s, err := offsets.Identify(ctx, conn)
+	if err != nil {
+		return err
+	}
+	p.server.Store(&s)
+	return p.openSink(ctx, conn)
+}
+
+func (p *Processor) openSink(ctx context.Context, conn *pgx.Conn) error {
+	if p.cfg.Handler != nil {
+		p.sink = sink.NewHandler(p.cfg.Handler, p.cfg.HandlerTimeout)
+		return nil
+	}
+	t, err := sink.OpenTable(ctx, conn, p.cfg.Table.config())
+	if err != nil {
+		return err
+	}
+	p.sink = t
+	return nil
+}
+
+func (t *Table) config() sink.TableConfig {
+	c := sink.TableConfig{Schema: t.Schema, Name: t.Name, Mode: t.Mode, Conflict: t.Conflict}
+	for i, col := range t.Columns {
+		c.Columns = append(c.Columns, sink.Column{Name: col.Name, Source: i, SourceName: col.Source})
+	}
+	return c
+}
+
+// openKafka finds the topics, registers the pipeline with rows for all of their
+// partitions, and joins the group.
+func (p *Processor) openKafka(ctx context.Context) error {
+	finder, err := kgo.NewClient(p.cfg.Kafka...)
+	if err != nil {
+		return err
+	}
+	defer finder.Close()
+	adm := kadm.NewClient(finder)
+	limited, cancel := context.WithTimeout(ctx, reach)
+	defer cancel()
+	cluster, topics, err := rebalance.Find(limited, adm, p.cfg.Topics)
+	if err != nil {
+		return err
+	}
+	p.topics = topics
+	if err := p.register(ctx, adm, cluster); err != nil {
+		return err
+	}
+	if err := p.openPools(ctx); err != nil {
+		return err
+	}
+	p.metrics = newMetrics(p.cfg.Registry, p)
+	return p.join()
+}
+
+// register writes the pipeline's, topics', positions' and logs' rows that are not
+// there yet, in one transaction, and checks those that are.
+func (p *Processor) register(ctx context.Context, adm *kadm.Client, cluster string) error {
+	want := offsets.Pipeline{
+		Name: p.cfg.Pipeline, Generation: p.cfg.generation(0), Group: p.cfg.Group, ClusterID: cluster,
+		SystemID: p.server.Load().SystemID,
+	}
+	if t, ok := p.sink.(*sink.Table); ok {
+		want.SinkTables = t.Tables()
+	}
+	_, _ = rand.Read(want.Salt[:]) // never fails
+	conn, err := pgx.ConnectConfig(ctx, p.cfg.Postgres.ConnConfig.Copy())
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }() // its only transaction is over
+	long := p.settings
+	long.Idle = reach // Kafka is asked for start offsets inside
+	tx, err := pgtx.Begin(ctx, conn, long)
+	if err != nil {
+		return err
+	}
+	if p.pipeline, err = p.offsets.Register(ctx, tx, want, p.cfg.Topics, p.cfg.Share); err == nil {
+		err = p.registerTopics(ctx, tx, adm)
+	}
+	if err != nil {
+		tx.Rollback(ctx)
+		return err
+	}
+	return tx.Commit(ctx)
+}
+
+func (p *Processor) registerTopics(ctx context.Context, tx *pgtx.Tx, adm *kadm.Client) error {
+	rows, err := p.offsets.Topics(ctx, tx, p.pipeline.ID, p.cfg.Topics)
+	if err != nil {
+		return err
+	}
+	for _, name := range slices.Sorted(maps.Keys(p.topics)) {
+		t := p.topics[name]
+		at := slices.IndexFunc(rows, func(r offsets.Topic) bool { return r.ID == t.ID })
+		switch {
+		case at >= 0:
+			t.Partitions = rows[at].Partitions // the count that keys were hashed over
+			t.Generation = p.cfg.generation(t.Partitions)
+		case slices.ContainsFunc(rows, func(r offsets.Topic) bool { return r.Name == name }):
+			return fmt.Errorf("topic %q: %w", name, ErrRecreated)
+		default:
+			t.Generation = p.cfg.generation(t.Partitions)
+			if err := p.registerTopic(ctx, tx, adm, t); err != nil {
+				return err
+			}
+		}
+		p.topics[name] = t
+	}
+	return nil
+}
+
+// ErrRecreated says that a topic was deleted and created again under its name.
+// Positions of the old one say nothing about the new one.
+var ErrRecreated = errors.New("deleted and created again: its topic id is another than the positions'")
+
+func (p *Processor) registerTopic(ctx context.Context, tx *pgtx.Tx, adm *kadm.Client, t rebalance.Topic) error {
+	starts, err := rebalance.Starts(ctx, adm, p.cfg.Pipeline, p.cfg.Group, t, p.cfg.Start)
+	if err != nil {
+		return err
+	}
+	row := offsets.Topic{
+		ID: t.ID, Name: t.Name, Partitions: t.Partitions, Scope: "partition", Start: p.cfg.Start.String(),
+		Generation: t.Generation,
+	}
+	if err := p.offsets.Create(ctx, tx, p.pipeline.ID, row, starts); err != nil {
+		return err
+	}
+	return p.log.Create(ctx, tx, p.pipeline.ID, t.ID, 0, t.Partitions, t.Generation)
+}
+
+// openPools makes the three budgets. Each session carries the pipeline in its
+// application_name, which is how a takeover knows a stuck backend for ours.
+func (p *Processor) openPools(ctx context.Context) error {
+	p.sessions = fmt.Sprintf("effectonce:%d:", p.pipeline.ID)
+	for _, b := range []struct {
+		pool **pgxpool.Pool
+		size int
+	}{{&p.control, 4}, {&p.commits, p.cfg.Committers}, {&p.background, loaders}} {
+		cfg := p.cfg.Postgres.Copy()
+		cfg.MinConns, cfg.MaxConns = 0, int32(b.size)
+		name := p.sessions + p.cfg.Pipeline + ":" + holder()
+		cfg.ConnConfig.RuntimeParams["application_name"] = name[:min(len(name), 63)]
+		cfg.AfterConnect = p.identify
+		var err error
+		if *b.pool, err = pgxpool.NewWithConfig(ctx, cfg); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// join makes the group's client: from here on callbacks come.
+func (p *Processor) join() error {
+	p.group = rebalance.New(rebalance.Config{
+		Pipeline: p.cfg.Pipeline, ID: p.pipeline.ID, Topics: maps.Clone(p.topics), Grows: len(p.cfg.Key) == 0,
+		Holder: holder(), Sessions: p.sessions, Grace: p.cfg.Grace, OnReset: p.cfg.OnReset,
+		Offsets: p.offsets, Log: p.log, Control: p.control,
+	}, rebalance.Board{Open: p.list.open, Drop: p.list.drop, Ask: p.loop.ask, Tell: p.tell})
+
+	opts := append(slices.Clone(p.cfg.Kafka),
+		kgo.ConsumerGroup(p.cfg.Group), kgo.ConsumeTopics(p.cfg.Topics...),
+		kgo.SessionTimeout(p.cfg.Session), kgo.RebalanceTimeout(p.cfg.Rebalance), kgo.HeartbeatInterval(p.cfg.Heartbeat),
+		kgo.FetchMaxWait(250*time.Millisecond), kgo.FetchMaxPartitionBytes(512<<10), kgo.FetchMaxBytes(16<<20),
+		kgo.MetadataMaxAge(30*time.Second), kgo.KeepControlRecords(),
+	)
+	opts = append(opts, p.group.Options()...)
+	if !p.cfg.Dirty {
+		opts = append(opts, kgo.FetchIsolationLevel(kgo.ReadCommitted()))
+	}
+	switch p.cfg.Protocol {
+	case Range:
+		opts = append(opts, kgo.Balancers(kgo.RangeBalancer()))
+	case Consumer:
+		opts = append(opts, kgo.Balancers(kgo.CooperativeStickyBalancer()), kgo.ServerSideBalancer())
+	default:
+		opts = append(opts, kgo.Balancers(kgo.CooperativeStickyBalancer()))
+	}
+	var err error
+	p.client, err = kgo.NewClient(opts...)
+	return err
+}

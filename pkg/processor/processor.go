@@ -1,0 +1,181 @@
+package processor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/rs/zerolog"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"golang.org/x/sync/errgroup"
+
+	"effectonce/internal/pgtx"
+	"effectonce/pkg/decode"
+	"effectonce/pkg/dedup"
+	"effectonce/pkg/offsets"
+	"effectonce/pkg/rebalance"
+	"effectonce/pkg/sink"
+)
+
+// Processor is one running pipeline.
+type Processor struct {
+	cfg      Config
+	pipeline offsets.Pipeline
+	topics   map[string]rebalance.Topic
+	plan     *decode.Plan
+	width    int // values a record: columns, then key parts
+	keyAt    int // where the key parts begin
+	settings pgtx.Settings
+	sessions string // prefix of application_name of this pipeline's sessions
+
+	control, commits, background *pgxpool.Pool // three budgets: none starves another
+	client                       *kgo.Client
+	offsets                      *offsets.Store
+	log                          *dedup.Store
+	sink                         sink.Sink
+	group                        *rebalance.Group
+	list                         *list
+	loop                         *loop
+
+	server     atomic.Pointer[offsets.Server]
+	suspicious chan struct{} // a connection showed another server
+	stopNow    chan struct{} // the grace of a shutdown is over
+	stopOnce   sync.Once
+
+	logger  zerolog.Logger
+	metrics *metrics
+	health  *health
+}
+
+// Run runs the pipeline until ctx ends: it connects (trying again while a
+// dependency is down), takes part in the group, and on the end of ctx finishes
+// what is in flight and leaves. An error is one that waiting does not mend.
+func Run(ctx context.Context, cfg Config) error {
+	cfg = cfg.withDefaults()
+	if err := cfg.Validate(); err != nil {
+		return err
+	}
+	p, err := openPatiently(ctx, cfg)
+	if err != nil || p == nil {
+		return err
+	}
+	defer p.close()
+	return p.run(ctx)
+}
+
+// run holds two lifetimes: fetching ends with ctx, work in flight is finished.
+func (p *Processor) run(ctx context.Context) error {
+	var work errgroup.Group
+	for range p.cfg.Committers {
+		c := p.newCommitter()
+		work.Go(func() error { return c.run(ctx) })
+	}
+	for range loaders {
+		work.Go(func() error { return p.loadViews(ctx) })
+	}
+
+	fetch, fctx := errgroup.WithContext(ctx)
+	fetch.Go(func() error { return p.loop.run(fctx) })
+	fetch.Go(func() error { return p.group.Run(fctx) })
+	fetch.Go(func() error { return p.watch(fctx) })
+	fetch.Go(func() error { return p.measure(fctx) })
+	if p.cfg.Admin != "" {
+		fetch.Go(func() error { return p.serveAdmin(fctx) })
+	}
+	err := fetch.Wait()
+
+	p.logger.Info().Msg("draining: finishing what is in flight")
+	p.list.close()
+	grace := time.AfterFunc(drain, func() { p.stopOnce.Do(func() { close(p.stopNow) }) })
+	defer grace.Stop()
+	return errors.Join(err, work.Wait())
+}
+
+// drain is how long a shutdown waits for an unknown COMMIT to be settled; the next
+// owner settles it just the same.
+const drain = 20 * time.Second
+
+// close leaves the group and gives the connections back.
+func (p *Processor) close() {
+	if p.client != nil {
+		p.client.CloseAllowingRebalance()
+	}
+	for _, pool := range []*pgxpool.Pool{p.control, p.commits, p.background} {
+		if pool != nil {
+			pool.Close()
+		}
+	}
+}
+
+// withConn runs f on a connection of the pool.
+func (p *Processor) withConn(ctx context.Context, pool *pgxpool.Pool, f func(*pgxpool.Conn) error) error {
+	conn, err := pool.Acquire(ctx)
+	if err != nil {
+		return fmt.Errorf("connection: %w", err)
+	}
+	defer conn.Release()
+	return f(conn)
+}
+
+// say is the logger with a partition's keys.
+func (p *Processor) say(q *queue) *zerolog.Logger {
+	l := p.logger.With().Str("topic", q.name.Topic).Int32("partition", q.name.Number).Int64("epoch", q.claim.Epoch).
+		Int64("offset", q.claim.Next).Logger()
+	return &l
+}
+
+// loaders is how many views are loaded at once.
+const loaders = 2
+
+// loadViews loads the views of new claims until the list is closed.
+func (p *Processor) loadViews(ctx context.Context) error {
+	for q := p.list.takeLoad(); q != nil; q = p.list.takeLoad() {
+		p.loadView(ctx, q)
+	}
+	return nil
+}
+
+func (p *Processor) loadView(ctx context.Context, q *queue) {
+	start := time.Now()
+	var v *dedup.View
+	err := p.withConn(ctx, p.background, func(conn *pgxpool.Conn) (err error) {
+		v, err = p.log.Load(ctx, conn.Conn(), p.settings, p.pipeline.ID, q.claim.Partition)
+		return err
+	})
+	switch {
+	case err == nil:
+		p.say(q).Info().Int("keys", v.Keys()).Dur("took", time.Since(start)).Msg("view loaded")
+		p.list.loaded(q, v)
+	case errors.Is(err, dedup.ErrNoLog), errors.Is(err, dedup.ErrDropView):
+		p.group.Stop(q.claim.Owner, rebalance.Cause{
+			Code: "no_log", Text: err.Error(), Fix: "the database is not the one this pipeline wrote, or its runs were deleted by hand",
+		})
+	case ctx.Err() == nil:
+		p.say(q).Warn().Err(err).Msg("view not loaded, trying again")
+		p.list.reloadAfter(q, backoff(4))
+	}
+}
+
+// serveAdmin answers /livez, /readyz and /metrics until ctx ends.
+func (p *Processor) serveAdmin(ctx context.Context) error {
+	srv := &http.Server{Addr: p.cfg.Admin, Handler: p.admin(), ReadHeaderTimeout: 5 * time.Second}
+	eg, ectx := errgroup.WithContext(ctx)
+	eg.Go(func() error {
+		if err := srv.ListenAndServe(); !errors.Is(err, http.ErrServerClosed) {
+			return fmt.Errorf("admin address: %w", err)
+		}
+		return nil
+	})
+	eg.Go(func() error {
+		<-ectx.Done()
+		limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		defer cancel()
+		return srv.Shutdown(limited)
+	})
+	return eg.Wait()
+}

@@ -1,0 +1,88 @@
+package processor
+
+import (
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"effectonce/pkg/dedup"
+	"effectonce/pkg/rebalance"
+	"effectonce/pkg/stream"
+)
+
+// phase is where a queue stands. It is in flight at most once.
+type phase uint8
+
+const (
+	loading  phase = iota // claimed, its view is not in memory yet
+	idle                  // nothing to do
+	ready                 // on the ready list
+	inFlight              // a committer has it
+	resting               // failed, waits before it is ready again
+)
+
+// queue holds the records polled under one claim. The list's mutex guards it, but
+// for what the committer that has it in flight alone may touch.
+type queue struct {
+	name  rebalance.Name
+	phase phase
+	gone  bool // dropped: the claim is not ours any more
+	recs  [][]*kgo.Record
+	bytes int64 // of recs and of what is in flight
+	full  bool  // its fetching is paused
+
+	// The committer's while in flight, the list's otherwise.
+	claim  stream.Claim // Next is the position
+	view   *dedup.View
+	stale  bool // the log may have moved: catch up first
+	alone  bool // commits alone until it succeeded once
+	blame  blame
+	newest time.Time // record time of the last commit
+	calm   time.Time // when it last had nothing left
+}
+
+// blame counts failures of a partition that commits alone.
+type blame struct {
+	tries    int  // failures in a row, for the wait
+	suspect  int  // of those, suspicions against a record
+	doubt    int  // of those, unknown codes
+	reloaded bool // the catalog was read once more
+	poison   int  // effects in a row that failed alone, over batches
+}
+
+func (q *queue) push(recs []*kgo.Record) int64 {
+	n := sizeOf(recs)
+	q.recs = append(q.recs, recs)
+	q.bytes += n
+	return n
+}
+
+// cut takes up to records and bytes from the front; at least one record.
+func (q *queue) cut(records int, bytes int64) (out [][]*kgo.Record, n int, size int64) {
+	for len(q.recs) > 0 && n < records && size < bytes {
+		s := q.recs[0]
+		if room := records - n; len(s) > room {
+			q.recs[0], s = s[room:], s[:room]
+		} else {
+			q.recs = q.recs[1:]
+		}
+		out = append(out, s)
+		n += len(s)
+		size += sizeOf(s)
+	}
+	return out, n, size
+}
+
+// overhead is what a record costs in memory besides its bytes.
+const overhead = 256
+
+func sizeOf(recs []*kgo.Record) int64 {
+	n := int64(len(recs)) * overhead
+	for _, r := range recs {
+		n += int64(len(r.Key) + len(r.Value))
+		for i := range r.Headers {
+			n += int64(len(r.Headers[i].Key) + len(r.Headers[i].Value))
+		}
+	}
+	return n
+}

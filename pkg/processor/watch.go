@@ -1,0 +1,127 @@
+package processor
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"effectonce/internal/pgtx"
+	"effectonce/pkg/offsets"
+	"effectonce/pkg/rebalance"
+	"effectonce/pkg/stream"
+)
+
+var errStillLocked = errors.New("position rows are still locked")
+
+const watchEvery = 5 * time.Second
+
+// watch compares memory with the database: every 5 s, and at once when a
+// connection shows another timeline or system identifier. A database can go back
+// (a lagging replica is promoted, a crash with asynchronous commit); an idle
+// partition would otherwise never re-read its lost tail.
+func (p *Processor) watch(ctx context.Context) error {
+	tick := time.NewTicker(watchEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		case <-p.suspicious:
+		}
+		limited, cancel := context.WithTimeout(ctx, watchEvery)
+		err := p.compare(limited)
+		cancel()
+		p.health.database(err)
+		if err != nil && ctx.Err() == nil {
+			p.logger.Warn().Err(err).Msg("database does not answer the watch")
+		}
+	}
+}
+
+// compare asks for the rows of every claim with nothing in flight, in one round
+// trip. What moved on meanwhile is left to the fence.
+func (p *Processor) compare(ctx context.Context) error {
+	hs := p.list.quiet()
+	parts := make([]stream.Partition, len(hs))
+	for i, h := range hs {
+		parts[i] = h.claim.Partition
+	}
+	rows := map[stream.Partition]offsets.Row{}
+	heads := map[stream.Partition]stream.UUID{}
+	err := p.withConn(ctx, p.control, func(conn *pgxpool.Conn) error {
+		return pgtx.Once(ctx, conn.Conn(), pgtx.DefaultSettings,
+			p.offsets.Read(p.pipeline.ID, parts, false, func(r offsets.Row) { rows[r.Partition] = r }),
+			p.log.Heads(p.pipeline.ID, parts, func(q stream.Partition, head, _ stream.UUID) { heads[q] = head }))
+	})
+	if err != nil {
+		return err
+	}
+	for _, h := range hs {
+		row := rows[h.claim.Partition]
+		differs := row.Next != h.claim.Next || row.Owner != h.claim.Owner
+		if !differs && heads[h.claim.Partition] == h.head || !p.list.unchanged(h) {
+			continue
+		}
+		if !differs { // the log alone: catch up before the next batch
+			p.list.suspectLog(h.q)
+			continue
+		}
+		p.say(h.q).Warn().Int64("position", h.claim.Next).Int64("row", row.Next).
+			Bool("other_owner", row.Owner != h.claim.Owner).Msg("memory and database differ")
+		p.metrics.wentBack.Inc()
+		p.group.Fenced(ctx, h.claim.Owner, row.Next < h.claim.Next)
+	}
+	return nil
+}
+
+// identify checks each new connection's server against the one known.
+func (p *Processor) identify(ctx context.Context, conn *pgx.Conn) error {
+	s, err := offsets.Identify(ctx, conn)
+	if err != nil {
+		return err
+	}
+	if old := p.server.Swap(&s); old != nil && *old != s {
+		p.logger.Warn().Str("timeline", s.Timeline).Str("was", old.Timeline).Int64("system", s.SystemID).Msg("the database is another one than before")
+		select {
+		case p.suspicious <- struct{}{}:
+		default:
+		}
+	}
+	if p.pipeline.SystemID != 0 && s.SystemID != p.pipeline.SystemID {
+		return errOtherCluster
+	}
+	return nil
+}
+
+var errOtherCluster = errors.New("connected to another Postgres cluster than the pipeline's")
+
+// tell logs and counts what the group reports.
+func (p *Processor) tell(e rebalance.Event) {
+	l := p.logger.Info()
+	switch e.Kind {
+	case "stopped":
+		l = p.logger.Error()
+	case "takeover":
+		p.metrics.takeovers.Inc()
+	case "fenced":
+		p.metrics.fenced.Inc()
+		l = p.logger.Warn()
+	case "ended_backend", "external_reset", "retry":
+		l = p.logger.Warn()
+	}
+	l = l.Str("topic", e.Name.Topic).Int32("partition", e.Name.Number)
+	if e.Claim.Epoch > 0 {
+		l = l.Int64("epoch", e.Claim.Epoch).Int64("offset", e.Claim.Next)
+	}
+	if e.Cause.Code != "" {
+		l = l.Str("cause", e.Cause.Code).Str("why", e.Cause.Text)
+		if e.Cause.Fix != "" {
+			l = l.Str("fix", e.Cause.Fix)
+		}
+	}
+	l.Err(e.Err).Msg(e.Kind)
+}

@@ -1,0 +1,170 @@
+package rebalance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"effectonce/internal/pgtx"
+	"effectonce/pkg/offsets"
+	"effectonce/pkg/stream"
+)
+
+func truncation(next, end int64) Cause {
+	return Cause{
+		Code: "truncated",
+		Text: fmt.Sprintf("the log was truncated to offset %d, records up to %d were applied from the branch that is gone", end, next),
+		Fix:  "decide where to go on: records in [end, position) may be other records now",
+	}
+}
+
+// Failed judges a partition's fetch error. Look at a poll's errors before its
+// records: records behind a truncation come before their error. It reports
+// whether the partition was stopped; an error that Kafka heals is only told.
+func (g *Group) Failed(ctx context.Context, n Name, err error) bool {
+	g.mu.Lock()
+	h := g.held[n]
+	g.mu.Unlock()
+	if h == nil {
+		return false
+	}
+	var loss *kgo.ErrDataLoss
+	var big *kgo.ErrDecompressTooLarge
+	var cause Cause
+	switch {
+	case errors.As(err, &loss):
+		cause = truncation(loss.ConsumedTo, loss.ResetTo)
+	case errors.As(err, &big):
+		cause = Cause{Code: "too_large", Text: err.Error(), Fix: "raise kafka.max_decompressed_batch, if the batch is genuine"}
+	case errors.Is(err, kerr.OffsetOutOfRange):
+		cause = Cause{Code: "out_of_range", Text: "the position lies outside the log" + g.bounds(ctx, h), Fix: "decide where to go on; the records between are gone from Kafka"}
+	case errors.Is(err, kerr.UnknownTopicID), errors.Is(err, kerr.InconsistentTopicID), errors.Is(err, kerr.UnknownTopicOrPartition):
+		cause = recreated(n.Topic)
+	case kerr.IsRetriable(err):
+		g.board.Tell(Event{Kind: "retry", Name: n, Err: err})
+		return false
+	default:
+		cause = Cause{Code: "fetch", Text: err.Error()}
+	}
+	g.stop(h, h.Claim, cause)
+	return true
+}
+
+func recreated(topic string) Cause {
+	return Cause{
+		Code: "recreated_topic", Text: fmt.Sprintf("topic %q was deleted, or deleted and created again: its id is another", topic),
+		Fix: "positions of the old topic say nothing about the new one; decide whether to start it at its beginning",
+	}
+}
+
+// TopicID stops all partitions of a topic whose fetches carry another id than the
+// positions were made for. A zero id (old protocol) says nothing.
+func (g *Group) TopicID(topic string, id stream.UUID) {
+	g.mu.Lock()
+	known := g.topics[topic].ID
+	var hs []*Held
+	if id != (stream.UUID{}) && known != id {
+		for _, h := range g.held {
+			if h.Name.Topic == topic {
+				hs = append(hs, h)
+			}
+		}
+	}
+	g.mu.Unlock()
+	for _, h := range hs {
+		g.stop(h, h.Claim, recreated(topic))
+	}
+}
+
+// bounds says what the log holds, as far as Kafka answers at once.
+func (g *Group) bounds(ctx context.Context, h *Held) string {
+	ctx, cancel := context.WithTimeout(ctx, attempt)
+	defer cancel()
+	adm := kadm.NewClient(g.kafka())
+	starts, err := adm.ListStartOffsets(ctx, h.Name.Topic)
+	if err != nil {
+		return ""
+	}
+	ends, err := adm.ListEndOffsets(ctx, h.Name.Topic)
+	if err != nil {
+		return ""
+	}
+	s, _ := starts.Lookup(h.Name.Topic, h.Name.Number)
+	e, _ := ends.Lookup(h.Name.Topic, h.Name.Number)
+	return fmt.Sprintf(": the log is [%d, %d)", s.Offset, e.Offset)
+}
+
+// missing decides about a partition without a position row.
+func (g *Group) missing(n Name) (Cause, bool) {
+	g.mu.Lock()
+	t := g.topics[n.Topic]
+	g.mu.Unlock()
+	switch {
+	case n.Number < t.Partitions:
+		return Cause{
+			Code: "missing_position", Text: "it has no position row, though the pipeline started with it: a wrong or restored database",
+			Fix: "connect the right database",
+		}, true
+	case !g.cfg.Grows:
+		return Cause{
+			Code: "growth", Text: fmt.Sprintf("the topic grew beyond the %d partitions that keys were hashed over: a key may come on two partitions now", t.Partitions),
+			Fix: "decide: without a business key, or with partitioner none and scope topic, growth is safe",
+		}, true
+	}
+	return Cause{}, false
+}
+
+// grow adds the positions and logs of partition numbers never seen; they begin at
+// their first offset. The takeover follows at the next attempt.
+func (g *Group) grow(ctx context.Context, h *Held) error {
+	if cause, stop := g.missing(h.Name); stop {
+		g.stop(h, h.Claim, cause)
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*attempt)
+	defer cancel()
+	g.mu.Lock()
+	t := g.topics[h.Name.Topic]
+	g.mu.Unlock()
+	listed, err := kadm.NewClient(g.kafka()).ListStartOffsets(ctx, t.Name)
+	if err != nil {
+		return fmt.Errorf("start offsets: %w", err)
+	}
+	var starts []int64
+	for n := t.Partitions; ; n++ {
+		o, ok := listed.Lookup(t.Name, n)
+		if !ok || o.Err != nil {
+			break
+		}
+		starts = append(starts, o.Offset)
+	}
+	conn, err := g.cfg.Control.Acquire(ctx)
+	if err != nil {
+		return fmt.Errorf("control connection: %w", err)
+	}
+	defer conn.Release()
+	tx, err := pgtx.Begin(ctx, conn.Conn(), pgtx.DefaultSettings)
+	if err != nil {
+		return err
+	}
+	row := offsets.Topic{ID: t.ID, Name: t.Name, Partitions: t.Partitions, Generation: t.Generation}
+	if err = g.cfg.Offsets.Grow(ctx, tx, g.cfg.ID, row, starts); err == nil {
+		err = g.cfg.Log.Create(ctx, tx, g.cfg.ID, t.ID, t.Partitions, int32(len(starts)), t.Generation)
+	}
+	if err != nil {
+		tx.Rollback(ctx)
+		return err
+	}
+	if err = tx.Commit(ctx); err != nil {
+		return err
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	t.Partitions += int32(len(starts))
+	g.topics[t.Name] = t
+	return nil
+}

@@ -1,0 +1,67 @@
+package rebalance
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+)
+
+// Kafka's group offset is only a mirror of the position, for lag tools. Each
+// commit carries our metadata, so that an offset without it is known to come from
+// somebody else.
+func metadata(pipeline string) string { return "eo1 " + pipeline }
+
+// stamped makes every offset commit of a client under ctx carry our metadata.
+func stamped(ctx context.Context, pipeline string) context.Context {
+	md := metadata(pipeline)
+	return kgo.PreCommitFnContext(ctx, func(q *kmsg.OffsetCommitRequest) error {
+		for i := range q.Topics {
+			for j := range q.Topics[i].Partitions {
+				q.Topics[i].Partitions[j].Metadata = &md
+			}
+		}
+		return nil
+	})
+}
+
+// mirror is what the group has committed for a partition.
+type mirror struct {
+	offset int64 // -1: nothing
+	ours   bool
+}
+
+func mirrorOf(pipeline string, offset int64, md *string) mirror {
+	return mirror{offset, md != nil && *md == metadata(pipeline)}
+}
+
+// mirrorSays compares the group's offset with the position just taken over. Only
+// an offset without our metadata is external; ours ahead of Postgres means the
+// database went back or is the wrong one, and is never honoured.
+func (g *Group) mirrorSays(n Name, next int64) (Cause, bool) {
+	g.mu.Lock()
+	m, ok := g.mirrors[n]
+	g.mu.Unlock()
+	switch {
+	case !ok || m.offset < 0:
+		return Cause{}, false
+	case m.ours && m.offset > next:
+		return Cause{
+			Code: "mirror_ahead",
+			Text: fmt.Sprintf("Postgres is at offset %d, the group's own commit at %d: the database went back or is another one", next, m.offset),
+			Fix:  "connect the right database, or reset the group's offsets to the position to go on from Postgres",
+		}, true
+	case !m.ours && m.offset != next:
+		c := Cause{
+			Code: "external_reset",
+			Text: fmt.Sprintf("the group's offset was moved to %d from outside, Postgres is at %d", m.offset, next),
+			Fix:  "positions live in Postgres; the group's offset is only shown to lag tools",
+		}
+		if g.cfg.OnReset == "fail" {
+			return c, true
+		}
+		g.board.Tell(Event{Kind: "external_reset", Name: n, Cause: c})
+	}
+	return Cause{}, false
+}

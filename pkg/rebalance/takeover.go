@@ -1,0 +1,278 @@
+package rebalance
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"golang.org/x/sync/errgroup"
+
+	"effectonce/internal/pgtx"
+	"effectonce/pkg/offsets"
+	"effectonce/pkg/stream"
+)
+
+const (
+	attempt  = 2 * time.Second        // one takeover statement
+	pace     = 25 * time.Millisecond  // between attempts on a locked row; nothing tells when it is free
+	slowPace = 500 * time.Millisecond // once the grace is over, and when the database does not answer
+)
+
+// take asks Postgres for the claims of these partitions.
+func (g *Group) take(ctx context.Context, hs []*Held, wait bool) ([]offsets.Answer, error) {
+	if len(hs) == 0 {
+		return nil, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, attempt)
+	defer cancel()
+	conn, err := g.cfg.Control.Acquire(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("control connection: %w", err)
+	}
+	defer conn.Release()
+	set := pgtx.Settings{Lock: attempt, Statement: attempt, Idle: attempt}
+	return g.cfg.Offsets.Takeover(ctx, conn.Conn(), set, g.cfg.ID, g.cfg.Holder, g.takings(hs), wait)
+}
+
+func (g *Group) takings(hs []*Held) []offsets.Taking {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	takings := make([]offsets.Taking, len(hs))
+	for i, h := range hs {
+		takings[i] = offsets.Taking{Claim: h.Claim, Generation: g.topics[h.Name.Topic].Generation}
+	}
+	return takings
+}
+
+// Run takes over in the background what could not be taken in the callback, until
+// ctx ends.
+func (g *Group) Run(ctx context.Context) error {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-g.wake:
+		case <-timer.C:
+		}
+		due, next := g.due(time.Now())
+		if len(due) > 0 {
+			g.retake(ctx, due)
+			_, next = g.due(time.Now())
+		}
+		timer.Reset(next)
+	}
+}
+
+// due returns the waiting partitions whose time has come, and how long until the
+// next one's has.
+func (g *Group) due(now time.Time) (due []*Held, next time.Duration) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	next = time.Hour
+	for _, h := range g.held {
+		if h.State != Waiting {
+			continue
+		}
+		if wait := h.due.Sub(now); wait <= 0 {
+			due = append(due, h)
+			next = 0
+		} else {
+			next = min(next, wait)
+		}
+	}
+	return due, next
+}
+
+func (g *Group) retake(ctx context.Context, hs []*Held) {
+	answers, err := g.take(ctx, hs, false)
+	for i, h := range hs {
+		switch {
+		case err != nil:
+			g.postpone(h, slowPace)
+			g.board.Tell(Event{Kind: "retry", Name: h.Name, Err: err})
+		case answers[i].Outcome == offsets.Taken:
+			g.arm(ctx, h, answers[i].Claim)
+		case answers[i].Outcome == offsets.Locked:
+			g.locked(ctx, h)
+		case answers[i].Outcome == offsets.Missing:
+			if err := g.grow(ctx, h); err != nil {
+				g.board.Tell(Event{Kind: "retry", Name: h.Name, Err: err})
+				g.postpone(h, slowPace)
+			}
+		default:
+			g.settle(h, answers[i])
+		}
+	}
+}
+
+func (g *Group) postpone(h *Held, d time.Duration) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	h.due = time.Now().Add(d)
+}
+
+// arm hands a claim to the poll goroutine, which alone replaces a queue, seeks and
+// resumes. SetOffsets never validates a leader epoch, so that is asked first.
+func (g *Group) arm(ctx context.Context, h *Held, claim stream.Claim) {
+	if !g.move(h, Waiting, Arming, claim) {
+		return
+	}
+	if cause, stop, err := g.truncated(ctx, claim); err != nil {
+		g.wait(h, Cause{Code: "leader_epoch", Text: err.Error()}, slowPace)
+		return
+	} else if stop {
+		g.stop(h, claim, cause)
+		return
+	}
+	g.board.Ask(func() {
+		if !g.move(h, Arming, Running, claim) {
+			return
+		}
+		cl := g.kafka()
+		g.board.Open(claim)
+		at := kgo.EpochOffset{Epoch: claim.LeaderEpoch, Offset: claim.Next}
+		cl.SetOffsets(map[string]map[int32]kgo.EpochOffset{h.Name.Topic: {h.Name.Number: at}})
+		cl.ResumeFetchPartitions(map[string][]int32{h.Name.Topic: {h.Name.Number}})
+		g.board.Tell(Event{Kind: "takeover", Name: h.Name, Claim: claim})
+	})
+}
+
+// truncated asks Kafka where the leader epoch stored with the position ends.
+func (g *Group) truncated(ctx context.Context, c stream.Claim) (Cause, bool, error) {
+	if c.LeaderEpoch < 0 {
+		return Cause{}, false, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*attempt)
+	defer cancel()
+	var q kadm.OffsetForLeaderEpochRequest
+	q.Add(c.TopicName, c.Partition.Number, c.LeaderEpoch)
+	resp, err := kadm.NewClient(g.kafka()).OffsetForLeaderEpoch(ctx, q)
+	if err != nil {
+		return Cause{}, false, fmt.Errorf("leader epoch: %w", err)
+	}
+	r := resp[c.TopicName][c.Partition.Number]
+	if r.Err != nil {
+		return Cause{}, false, fmt.Errorf("leader epoch: %w", r.Err)
+	}
+	if r.EndOffset >= 0 && r.EndOffset < c.Next {
+		return truncation(c.Next, r.EndOffset), true, nil
+	}
+	return Cause{}, false, nil
+}
+
+// locked waits out a transaction in flight; past the grace it ends the backend if
+// it is ours. A zombie in mid-COPY is ended by no timeout of the server.
+func (g *Group) locked(ctx context.Context, h *Held) {
+	g.mu.Lock()
+	waited := time.Since(h.Since)
+	g.mu.Unlock()
+	if waited < g.cfg.Grace {
+		g.postpone(h, pace)
+		return
+	}
+	ended, others, err := g.endBlockers(ctx, h)
+	switch {
+	case err != nil:
+		g.board.Tell(Event{Kind: "retry", Name: h.Name, Err: err})
+	case len(others) > 0:
+		g.mu.Lock()
+		h.Cause = Cause{
+			Code: "locked", Text: "its position is held by " + strings.Join(others, ", "),
+			Fix: "end that session: only sessions of this pipeline are ended by themselves",
+		}
+		g.mu.Unlock()
+	}
+	for _, e := range ended {
+		g.board.Tell(Event{Kind: "ended_backend", Name: h.Name, Claim: h.Claim, Cause: Cause{Code: "zombie", Text: e}})
+	}
+	g.postpone(h, pace)
+	if len(ended) == 0 {
+		g.postpone(h, slowPace)
+	}
+}
+
+// endBlockers waits for the row on one connection and asks on another who blocks
+// it. A blocker whose application_name is this pipeline's is terminated; any other
+// is named, never killed.
+func (g *Group) endBlockers(ctx context.Context, h *Held) (ended, others []string, err error) {
+	return EndBlockers(ctx, g.cfg.Control, g.cfg.Sessions, func(ctx context.Context, conn *pgxpool.Conn) error {
+		set := pgtx.Settings{Lock: attempt, Statement: attempt, Idle: attempt}
+		_, err := g.cfg.Offsets.Takeover(ctx, conn.Conn(), set, g.cfg.ID, g.cfg.Holder, g.takings([]*Held{h}), true)
+		return err
+	})
+}
+
+// EndBlockers runs wait, which waits for a lock, and meanwhile ends the backends
+// that hold it if their application_name begins with sessions. It returns those it
+// ended and those that are not ours.
+func EndBlockers(ctx context.Context, pool *pgxpool.Pool, sessions string,
+	wait func(context.Context, *pgxpool.Conn) error,
+) (ended, others []string, err error) {
+	waiter, err := pool.Acquire(ctx)
+	if err != nil {
+		return nil, nil, fmt.Errorf("control connection: %w", err)
+	}
+	defer waiter.Release()
+	pid := waiter.Conn().PgConn().PID()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	eg, ctx := errgroup.WithContext(ctx)
+	eg.Go(func() error {
+		defer cancel()
+		_ = wait(ctx, waiter) // whether it got the lock shows in the next attempt
+		return nil
+	})
+	eg.Go(func() error {
+		for ctx.Err() == nil {
+			var e, o []string
+			if e, o, err = endOnce(ctx, pool, pid, sessions); err != nil || len(e)+len(o) > 0 {
+				ended, others = append(ended, e...), o
+				if len(o) > 0 || err != nil {
+					cancel()
+					return nil
+				}
+			}
+			select {
+			case <-ctx.Done():
+			case <-time.After(pace):
+			}
+		}
+		return nil
+	})
+	_ = eg.Wait() // neither returns one
+	if ctx.Err() != nil && len(ended)+len(others) > 0 {
+		err = nil
+	}
+	return ended, others, err
+}
+
+func endOnce(ctx context.Context, pool *pgxpool.Pool, pid uint32, sessions string) (ended, others []string, err error) {
+	rows, err := pool.Query(ctx, `SELECT a.pid, coalesce(a.application_name, ''), coalesce(a.state, ''),
+			CASE WHEN starts_with(a.application_name, $2) THEN pg_catalog.pg_terminate_backend(a.pid) ELSE false END
+		FROM pg_catalog.pg_stat_activity a WHERE a.pid = ANY (pg_catalog.pg_blocking_pids($1))`, int32(pid), sessions)
+	if err != nil {
+		return nil, nil, fmt.Errorf("blocking sessions: %w", err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var blocker int32
+		var app, state string
+		var done bool
+		if err := rows.Scan(&blocker, &app, &state, &done); err != nil {
+			return ended, others, fmt.Errorf("blocking sessions: %w", err)
+		}
+		who := fmt.Sprintf("pid %d, %q, %s", blocker, app, state)
+		if done {
+			ended = append(ended, who)
+		} else {
+			others = append(others, who)
+		}
+	}
+	return ended, others, rows.Err()
+}
