@@ -5,15 +5,17 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"go.uber.org/goleak"
 
 	"effectonce/internal/pgproxytest"
+	"effectonce/internal/pgtest"
 	"effectonce/internal/pgtx"
 )
 
@@ -21,30 +23,21 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // bench is one table, reached directly and through a proxy.
 type bench struct {
-	table  string
+	table  string // quoted and qualified
+	owner  *pgxpool.Pool
 	config *pgx.ConnConfig
-	direct *pgx.Conn
 	proxy  *pgproxytest.Proxy
 }
 
 func newBench(t *testing.T) *bench {
 	t.Helper()
-	config, err := pgx.ParseConfig(os.Getenv("EFFECTONCE_TEST_POSTGRES"))
+	db := pgtest.New(t)
+	config, err := pgx.ParseConfig(db.RuntimeDSN)
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := &bench{config: config, direct: dial(t, config),
-		table: fmt.Sprintf("public.pgproxytest_%d_%d", os.Getpid(), time.Now().UnixNano())}
-	if _, err := b.direct.Exec(t.Context(), "CREATE TABLE "+b.table+" (id int)"); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if _, err := b.direct.Exec(context.WithoutCancel(t.Context()), "DROP TABLE "+b.table); err != nil {
-			t.Errorf("drop table: %v", err)
-		}
-	})
-	b.proxy = pgproxytest.Start(t, net.JoinHostPort(config.Host, strconv.Itoa(int(config.Port))))
-	return b
+	upstream := net.JoinHostPort(config.Host, strconv.Itoa(int(config.Port)))
+	return &bench{db.Table(t, "effects", "id int"), db.Owner, config, pgproxytest.Start(t, upstream)}
 }
 
 func dial(t *testing.T, config *pgx.ConnConfig) *pgx.Conn {
@@ -74,6 +67,11 @@ func (b *bench) through(t *testing.T) *pgx.Conn {
 	return dial(t, config)
 }
 
+// identifier is the table's name as CopyFrom wants it.
+func (b *bench) identifier() pgx.Identifier {
+	return strings.Split(strings.ReplaceAll(b.table, `"`, ""), ".")
+}
+
 // insert is a pipelined statement that writes one row.
 func (b *bench) insert(id int32) pgtx.Statement {
 	return pgtx.Statement{Step: pgtx.StepEffect, SQL: "INSERT INTO " + b.table + " VALUES ($1)", Params: []pgtx.Param{pgtx.Int4(id)}}
@@ -83,7 +81,7 @@ func (b *bench) insert(id int32) pgtx.Statement {
 // still be ending.
 func (b *bench) rows(t *testing.T) int {
 	t.Helper()
-	tx, err := b.direct.Begin(t.Context())
+	tx, err := b.owner.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -159,27 +157,19 @@ func TestPassesEverythingOn(t *testing.T) {
 				}
 			}
 			source := pgx.CopyFromSlice(100_000, func(i int) ([]any, error) { return []any{int32(i)}, nil })
-			if _, err := conn.CopyFrom(t.Context(), pgx.Identifier{"public", b.table[len("public."):]}, []string{"id"}, source); err != nil {
+			if _, err := conn.CopyFrom(t.Context(), b.identifier(), []string{"id"}, source); err != nil {
 				t.Fatal(err)
 			}
 			if got := b.rows(t); got != 100_003 {
 				t.Errorf("%d rows, want 100003", got)
 			}
 			var large int
-			if err := conn.QueryRow(t.Context(), "SELECT length($1)", string(make([]byte, 0))+longText()).Scan(&large); err != nil || large != 1<<20 {
+			if err := conn.QueryRow(t.Context(), "SELECT length($1)", strings.Repeat("x", 1<<20)).Scan(&large); err != nil || large != 1<<20 {
 				t.Errorf("length = %d, %v", large, err)
 			}
 			b.notFired(t)
 		})
 	}
-}
-
-func longText() string {
-	text := make([]byte, 1<<20)
-	for i := range text {
-		text[i] = 'x'
-	}
-	return string(text)
 }
 
 func TestCutBeforeCommit(t *testing.T) {
@@ -353,7 +343,7 @@ func waitAsleep(t *testing.T, b *bench, pid uint32) {
 	t.Helper()
 	for t.Context().Err() == nil {
 		var asleep bool
-		err := b.direct.QueryRow(t.Context(),
+		err := b.owner.QueryRow(t.Context(),
 			"SELECT coalesce((SELECT wait_event = 'PgSleep' FROM pg_stat_activity WHERE pid = $1), false)", int64(pid)).Scan(&asleep)
 		if err != nil {
 			t.Fatal(err)
@@ -364,17 +354,21 @@ func waitAsleep(t *testing.T, b *bench, pid uint32) {
 	}
 }
 
+func (b *bench) url(sslmode string) string {
+	return fmt.Sprintf("postgres://%s:%s@%s/%s?sslmode=%s", b.config.User, b.config.Password, b.proxy.Addr(), b.config.Database, sslmode)
+}
+
 // A server without TLS answers N to a request for it, and so does the proxy.
 func TestTLSIsRefused(t *testing.T) {
 	b := newBench(t)
-	config, err := pgx.ParseConfig("postgres://postgres@" + b.proxy.Addr() + "/postgres?sslmode=require")
+	config, err := pgx.ParseConfig(b.url("require"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if _, err := pgx.ConnectConfig(t.Context(), config); err == nil {
 		t.Error("connected with TLS")
 	}
-	prefer, err := pgx.ParseConfig("postgres://postgres@" + b.proxy.Addr() + "/postgres?sslmode=prefer&application_name=through")
+	prefer, err := pgx.ParseConfig(b.url("prefer"))
 	if err != nil {
 		t.Fatal(err)
 	}

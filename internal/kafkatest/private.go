@@ -1,0 +1,214 @@
+package kafkatest
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"effectonce/internal/certtest"
+)
+
+// patience bounds a broker's start on a busy machine.
+const patience = 90 * time.Second
+
+// Listener is one more door of a private broker, on 127.0.0.1.
+type Listener struct {
+	Name       string            // upper case
+	Protocol   string            // PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL
+	Properties map[string]string // of this listener: without the prefix listener.name.….
+}
+
+// Private is a real broker of the test's own. Addr is its PLAINTEXT listener.
+type Private struct {
+	Addr  string
+	ports map[string]int
+}
+
+// ListenerAddr is the host:port of a listener by name.
+func (b *Private) ListenerAddr(name string) string {
+	return net.JoinHostPort("127.0.0.1", strconv.Itoa(b.ports[name]))
+}
+
+// Keystore are the properties of a TLS listener that shows the pair and trusts
+// the authority for clients' certificates.
+func Keystore(pair certtest.Pair, trust *certtest.CA) map[string]string {
+	return map[string]string{
+		"ssl.keystore.type": "PEM", "ssl.keystore.certificate.chain": string(pair.Cert), "ssl.keystore.key": string(pair.Key),
+		"ssl.truststore.type": "PEM", "ssl.truststore.certificates": string(trust.PEM),
+	}
+}
+
+// StartPrivate starts a broker with more listeners and with properties that come
+// before the usual ones, and ends it with the test. It needs the jars that
+// scripts/services fetched, and java.
+func StartPrivate(tb testing.TB, properties map[string]string, listeners ...Listener) *Private {
+	tb.Helper()
+	dir := tb.TempDir()
+	all := append([]Listener{{Name: "PLAINTEXT", Protocol: "PLAINTEXT"}, {Name: "CONTROLLER", Protocol: "PLAINTEXT"}}, listeners...)
+	b := &Private{ports: freePorts(tb, all)}
+	b.Addr = b.ListenerAddr("PLAINTEXT")
+	config := filepath.Join(dir, "server.properties")
+	set := b.settings(filepath.Join(dir, "data"), all)
+	maps.Copy(set, properties)
+	if err := os.WriteFile(config, encodeProperties(set), 0o600); err != nil {
+		tb.Fatalf("write broker properties: %v", err)
+	}
+	class := java(setting(tb, envJars))
+	format := exec.CommandContext(tb.Context(), "java", class("kafka.tools.StorageTool",
+		"format", "-t", "AAAAAAAAAAAAAAAAAAAAAQ", "-c", config)...)
+	if out, err := format.CombinedOutput(); err != nil {
+		tb.Fatalf("format broker storage: %v\n%s", err, out)
+	}
+	log := filepath.Join(dir, "broker.log")
+	awaitBroker(tb, b.Addr, log, run(tb, log, class("kafka.Kafka", config)))
+	return b
+}
+
+// java makes the arguments that run a class: a small heap and no costly compiler.
+func java(jars string) func(class string, args ...string) []string {
+	return func(class string, args ...string) []string {
+		return append([]string{"-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.awt.headless=true",
+			"-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", filepath.Join(jars, "*"), class}, args...)
+	}
+}
+
+// guard runs a command and kills it when standard input ends: at the end of the
+// test, and also when the test's process is killed.
+const guard = `java "$@" </dev/null & pid=$!
+exec 3<&0
+{ read -r _ <&3; kill -9 $pid; } 2>/dev/null & guard=$!
+wait $pid; status=$?; kill $guard 2>/dev/null; exit $status`
+
+// run starts the broker, its output in a file. The channel is closed when the
+// broker has ended.
+func run(tb testing.TB, logPath string, args []string) <-chan struct{} {
+	tb.Helper()
+	log, err := os.Create(logPath)
+	if err != nil {
+		tb.Fatalf("broker log: %v", err)
+	}
+	lifeline, ours, err := os.Pipe()
+	if err != nil {
+		tb.Fatalf("broker lifeline: %v", err)
+	}
+	cmd := exec.Command("sh", append([]string{"-c", guard, "sh"}, args...)...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = lifeline, log, log
+	if err := cmd.Start(); err != nil {
+		tb.Fatalf("start broker: %v", err)
+	}
+	_ = lifeline.Close() // the guard's copy is what counts
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = cmd.Wait() // how it ended is in its log
+	}()
+	tb.Cleanup(func() {
+		_ = ours.Close() // the guard kills the broker
+		<-ended
+		_ = log.Close() // nobody writes any more
+	})
+	return ended
+}
+
+// awaitBroker returns when the broker answers.
+func awaitBroker(tb testing.TB, addr, logPath string, ended <-chan struct{}) {
+	tb.Helper()
+	ctx, cancel := context.WithTimeout(tb.Context(), patience)
+	defer cancel()
+	client, err := kgo.NewClient(kgo.SeedBrokers(addr))
+	if err != nil {
+		tb.Fatalf("kafka client: %v", err)
+	}
+	defer client.Close()
+	again := time.NewTicker(100 * time.Millisecond)
+	defer again.Stop()
+	for {
+		err := client.Ping(ctx)
+		if err == nil {
+			return
+		}
+		select {
+		case <-again.C:
+			continue
+		case <-ended:
+		case <-ctx.Done():
+		}
+		log, _ := os.ReadFile(logPath) // what there is of it
+		tb.Fatalf("private broker did not start: %v\n%s", err, log)
+	}
+}
+
+func (b *Private) settings(data string, listeners []Listener) map[string]string {
+	set := map[string]string{
+		"process.roles": "broker,controller", "node.id": "1", "log.dirs": data,
+		"controller.quorum.voters":         "1@" + b.ListenerAddr("CONTROLLER"),
+		"controller.listener.names":        "CONTROLLER",
+		"inter.broker.listener.name":       "PLAINTEXT",
+		"auto.create.topics.enable":        "false",
+		"offsets.topic.replication.factor": "1", "offsets.topic.num.partitions": "4",
+		"transaction.state.log.replication.factor": "1", "transaction.state.log.min.isr": "1",
+		"transaction.state.log.num.partitions":             "4",
+		"share.coordinator.state.topic.replication.factor": "1", "share.coordinator.state.topic.min.isr": "1",
+		"group.initial.rebalance.delay.ms": "0", "group.min.session.timeout.ms": "1000",
+	}
+	var doors, advertised, protocols []string
+	for _, l := range listeners {
+		door := l.Name + "://" + b.ListenerAddr(l.Name)
+		doors = append(doors, door)
+		protocols = append(protocols, l.Name+":"+l.Protocol)
+		if l.Name != "CONTROLLER" {
+			advertised = append(advertised, door)
+		}
+		for key, value := range l.Properties {
+			set["listener.name."+strings.ToLower(l.Name)+"."+key] = value
+		}
+	}
+	set["listeners"] = strings.Join(doors, ",")
+	set["advertised.listeners"] = strings.Join(advertised, ",")
+	set["listener.security.protocol.map"] = strings.Join(protocols, ",")
+	return set
+}
+
+// encodeProperties writes Java's format; values may have several lines.
+func encodeProperties(set map[string]string) []byte {
+	escape := strings.NewReplacer(`\`, `\\`, "\n", `\n`)
+	var b strings.Builder
+	for key, value := range set {
+		fmt.Fprintf(&b, "%s=%s\n", key, escape.Replace(value))
+	}
+	return []byte(b.String())
+}
+
+// freePorts finds a port for each listener outside the range that systems give
+// to outgoing connections, so that nothing takes one before the broker does.
+func freePorts(tb testing.TB, listeners []Listener) map[string]int {
+	tb.Helper()
+	const low, high = 10_000, 28_000
+	ports := make(map[string]int, len(listeners))
+	port := low + rand.IntN(high-low)
+	for _, l := range listeners {
+		for {
+			port++
+			if probe, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port))); err == nil {
+				_ = probe.Close() // the broker takes it
+				break
+			}
+			if port > 32_000 {
+				tb.Fatal("no free port")
+			}
+		}
+		ports[l.Name] = port
+	}
+	return ports
+}
