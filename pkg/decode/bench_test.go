@@ -28,18 +28,18 @@ func record(doc string) *stream.Record {
 	}
 }
 
-func plan(t testing.TB, limits decode.Limits, sources ...string) *decode.Plan {
-	t.Helper()
+func plan(tb testing.TB, limits decode.Limits, sources ...string) *decode.Plan {
+	tb.Helper()
 	parsed := make([]decode.Source, len(sources))
 	for i, s := range sources {
 		var err error
 		if parsed[i], err = decode.ParseSource(s); err != nil {
-			t.Fatal(err)
+			tb.Fatal(err)
 		}
 	}
 	p, err := decode.New(parsed, limits)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return p
 }

@@ -3,6 +3,7 @@ package decode
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -129,9 +130,9 @@ func printable(t time.Time) bool {
 }
 
 func header(headers []stream.Header, name string) stream.Value {
-	for i := len(headers) - 1; i >= 0; i-- {
-		if headers[i].Key == name {
-			return orNull(headers[i].Value)
+	for _, h := range slices.Backward(headers) {
+		if h.Key == name {
+			return orNull(h.Value)
 		}
 	}
 	return stream.Value{}

@@ -185,14 +185,15 @@ func TestTimestampThatHasNoText(t *testing.T) {
 		r := record(`{"id":1}`)
 		r.Timestamp = time.UnixMilli(ms)
 		dst := make([]stream.Value, 4)
-		expectFault(t, d.Decode(r, dst), "bad_timestamp")
+		expectFault(t, d.Decode(r, dst), "bad_timestamp", "not between the years 0 and 9999")
 		if diff := cmp.Diff([]stream.Value{number("123456789"), missing, missing, binary("ord-00001234567")}, dst); diff != "" {
 			t.Errorf("%d (-want +got):\n%s", ms, diff)
 		}
 	}
 }
 
-func expectFault(t *testing.T, err error, reason string) *stream.Fault {
+// expectFault wants a fault of that reason whose detail says the given words.
+func expectFault(t *testing.T, err error, reason, detail string) {
 	t.Helper()
 	fault, ok := errors.AsType[*stream.Fault](err)
 	if !ok {
@@ -201,7 +202,12 @@ func expectFault(t *testing.T, err error, reason string) *stream.Fault {
 	if fault.Reason != reason || fault.Stage != stream.StageDecode || fault.Code != "" || fault.Detail == "" {
 		t.Fatalf("got %+v, want stage decode, reason %s and a detail", fault, reason)
 	}
-	return fault
+	if !strings.Contains(fault.Detail, detail) {
+		t.Errorf("detail %q, want it to say %q", fault.Detail, detail)
+	}
+	if strings.Contains(fault.Detail, "secret") {
+		t.Errorf("detail %q gives payload away", fault.Detail)
+	}
 }
 
 func TestDecodersOfOnePlanAreIndependent(t *testing.T) {

@@ -144,13 +144,7 @@ func TestFaultsBetweenGoodRecords(t *testing.T) {
 	for _, c := range refused {
 		t.Run(c.name, func(t *testing.T) {
 			dst := make([]stream.Value, len(sources))
-			fault := expectFault(t, d.Decode(faulty(c.doc), dst), c.reason)
-			if !strings.Contains(fault.Detail, c.detail) {
-				t.Errorf("detail %q, want it to say %q", fault.Detail, c.detail)
-			}
-			if strings.Contains(fault.Detail, "secret") {
-				t.Errorf("detail %q gives payload away", fault.Detail)
-			}
+			expectFault(t, d.Decode(faulty(c.doc), dst), c.reason, c.detail)
 			want := []stream.Value{missing, missing, missing, missing, number("123456789"), binary("shop")}
 			if diff := cmp.Diff(want, dst); diff != "" {
 				t.Errorf("values of a refused record (-want +got):\n%s", diff)
@@ -169,7 +163,7 @@ func TestVerdictDoesNotDependOnTheSources(t *testing.T) {
 		d := plan(t, small, sources...).NewDecoder()
 		dst := make([]stream.Value, len(sources))
 		for _, c := range refused {
-			expectFault(t, d.Decode(faulty(c.doc), dst), c.reason)
+			expectFault(t, d.Decode(faulty(c.doc), dst), c.reason, "")
 		}
 		for _, doc := range accepted {
 			if err := d.Decode(record(doc), dst); err != nil {
@@ -204,7 +198,7 @@ func TestDefaultLimits(t *testing.T) {
 		if err := d.Decode(record(c.fits), make([]stream.Value, 1)); err != nil {
 			t.Errorf("%s at the limit: %v", c.name, err)
 		}
-		expectFault(t, d.Decode(record(c.over), make([]stream.Value, 1)), c.reason)
+		expectFault(t, d.Decode(record(c.over), make([]stream.Value, 1)), c.reason, "")
 	}
 }
 
@@ -219,7 +213,7 @@ func TestDeepestLimit(t *testing.T) {
 			t.Errorf("%d levels: %v", depth, err)
 		}
 		if reason != "" {
-			expectFault(t, err, reason)
+			expectFault(t, err, reason, "more than 10000 objects and arrays")
 		}
 	}
 }

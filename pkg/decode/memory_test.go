@@ -31,7 +31,7 @@ func TestNothingStaysFromTheRecordBefore(t *testing.T) {
 	if err := d.Decode(full, dst); err != nil {
 		t.Fatal(err)
 	}
-	expectFault(t, d.Decode(&stream.Record{}, dst), "tombstone")
+	expectFault(t, d.Decode(&stream.Record{}, dst), "tombstone", "no document")
 	if diff := cmp.Diff([]stream.Value{missing, missing, missing, missing, null, null}, dst); diff != "" {
 		t.Errorf("after a tombstone (-want +got):\n%s", diff)
 	}
