@@ -323,33 +323,35 @@ func TestDisarm(t *testing.T) {
 // A cancel request reaches the server on a connection of its own.
 func TestCancelRequest(t *testing.T) {
 	b := newBench(t)
+	holder, err := b.owner.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = holder.Rollback(context.WithoutCancel(t.Context())) }() // releases the lock
+	if _, err := holder.Exec(t.Context(), "LOCK TABLE "+b.table); err != nil {
+		t.Fatal(err)
+	}
 	conn := b.through(t)
-	started := make(chan error, 1)
-	go func() {
-		_, err := conn.Exec(t.Context(), "SELECT pg_advisory_xact_lock($1), pg_sleep(60)", int64(conn.PgConn().PID()))
-		started <- err
-	}()
-	waitAsleep(t, b, conn.PgConn().PID())
+	answer := make(chan error, 1)
+	go func() { answer <- commitSimple(t.Context(), b, conn, 1) }()
+	awaitBlocked(t, b, conn.PgConn().PID())
 	if err := conn.PgConn().CancelRequest(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if err := <-started; pgtx.Code(err) != "57014" {
+	if err := <-answer; pgtx.Code(err) != "57014" {
 		t.Errorf("error is %v, want 57014", err)
 	}
 }
 
-// waitAsleep returns when the backend is in pg_sleep.
-func waitAsleep(t *testing.T, b *bench, pid uint32) {
+// awaitBlocked returns when the backend waits for a lock.
+func awaitBlocked(t *testing.T, b *bench, pid uint32) {
 	t.Helper()
-	for t.Context().Err() == nil {
-		var asleep bool
-		err := b.owner.QueryRow(t.Context(),
-			"SELECT coalesce((SELECT wait_event = 'PgSleep' FROM pg_stat_activity WHERE pid = $1), false)", int64(pid)).Scan(&asleep)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	for blocked := false; !blocked; {
+		err := b.owner.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_locks WHERE pid = $1 AND NOT granted)", int64(pid)).Scan(&blocked)
 		if err != nil {
-			t.Fatal(err)
-		}
-		if asleep {
-			return
+			t.Fatalf("wait for the lock: %v", err)
 		}
 	}
 }
