@@ -129,8 +129,11 @@ func (p *Processor) openSink(ctx context.Context, conn *pgx.Conn) error {
 		return nil
 	}
 	t, err := sink.OpenTable(ctx, conn, p.cfg.Table.config())
-	if err != nil {
+	if err != nil && transient(err) {
 		return err
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrConfig, err)
 	}
 	p.sink = t
 	return nil

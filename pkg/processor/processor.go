@@ -52,13 +52,17 @@ type Processor struct {
 	health  *health
 }
 
+// ErrConfig says that the configuration does not fit the table, the topic or
+// itself: change it, waiting does not help.
+var ErrConfig = errors.New("configuration")
+
 // Run runs the pipeline until ctx ends: it connects (trying again while a
 // dependency is down), takes part in the group, and on the end of ctx finishes
 // what is in flight and leaves. An error is one that waiting does not mend.
 func Run(ctx context.Context, cfg Config) error {
 	cfg = cfg.withDefaults()
 	if err := cfg.Validate(); err != nil {
-		return err
+		return fmt.Errorf("%w: %w", ErrConfig, err)
 	}
 	p, err := openPatiently(ctx, cfg)
 	if err != nil || p == nil {

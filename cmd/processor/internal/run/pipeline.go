@@ -1,0 +1,68 @@
+// Package run is the verb that runs a pipeline, and the wiring from the settings
+// to the library.
+package run
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"effectonce/cmd/processor/internal/config"
+	"effectonce/cmd/processor/internal/connect"
+	"effectonce/pkg/dedup"
+	"effectonce/pkg/processor"
+	"effectonce/pkg/rebalance"
+	"effectonce/pkg/sink"
+)
+
+// Pipeline turns settings into the library's configuration.
+func Pipeline(c config.Config, logger zerolog.Logger) (processor.Config, error) {
+	kafka, err := connect.Kafka(c.Kafka)
+	if err != nil {
+		return processor.Config{}, fmt.Errorf("kafka: %w", err)
+	}
+	postgres, err := connect.Postgres(c.Postgres, c.Pipeline)
+	if err != nil {
+		return processor.Config{}, fmt.Errorf("postgres: %w", err)
+	}
+	return processor.Config{
+		Pipeline:     c.Pipeline,
+		Group:        c.Kafka.Group,
+		Topics:       c.Kafka.Topics,
+		Start:        rebalance.Start{Kind: c.Kafka.Start.Mode, Time: c.Kafka.Start.Time},
+		Kafka:        kafka,
+		Protocol:     processor.Protocol(c.Kafka.Protocol),
+		Dirty:        c.Kafka.Isolation == "read_uncommitted",
+		Session:      time.Duration(c.Kafka.SessionTimeout),
+		Rebalance:    time.Duration(c.Kafka.RebalanceTimeout),
+		Heartbeat:    time.Duration(c.Kafka.HeartbeatInterval),
+		Postgres:     postgres,
+		Schema:       c.Postgres.Schema,
+		Key:          c.Key,
+		KeyMissing:   processor.KeyMissing(c.KeyMissing),
+		Partitioner:  dedup.Partitioner(c.Partitioner),
+		AllowNullKey: c.NullKafkaKey == "allow",
+		Table:        table(c.Sink.Table),
+		BatchRecords: c.Batch.MaxRecords,
+		BatchBytes:   int64(c.Batch.MaxBytes),
+		Inflight:     int64(c.InflightBytes),
+		Committers:   c.Committers,
+		Grace:        time.Duration(c.Takeover.Grace),
+		StopAfter:    c.DeadLetters.StopAfter,
+		OnReset:      c.OnExternalReset,
+		Admin:        c.Admin.Listen,
+		Logger:       logger,
+	}, nil
+}
+
+// table orders the columns by name: a map has no order of its own.
+func table(t config.Table) *processor.Table {
+	out := &processor.Table{Schema: t.Schema, Name: t.Name, Mode: sink.Mode(t.Mode), Conflict: t.Conflict}
+	for _, name := range slices.Sorted(maps.Keys(t.Columns)) {
+		out.Columns = append(out.Columns, processor.Column{Name: name, Source: t.Columns[name]})
+	}
+	return out
+}
