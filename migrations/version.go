@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -164,9 +165,10 @@ func (m *Migrator) prepare(ctx context.Context) error {
 	return nil
 }
 
-// exists tells "somebody else created it": the catalog's unique index reports it
-// when both were at work, the command itself otherwise.
+// exists tells "somebody else created it". Which of these codes comes depends on
+// how far the other one was: the schema, the table, its row type, or a wait on the
+// catalog's unique index.
 func exists(err error) bool {
 	pg, ok := errors.AsType[*pgconn.PgError](err)
-	return ok && (pg.Code == "42P06" || pg.Code == "42P07" || pg.Code == "23505")
+	return ok && slices.Contains([]string{"42P06", "42P07", "42710", "23505"}, pg.Code)
 }
