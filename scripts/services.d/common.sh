@@ -56,8 +56,16 @@ launch() {
 ours() {
 	local pid
 	pid=$(cat "$state/$1.pid" 2>/dev/null) && [ -n "$pid" ] || return 1
-	ps -p "$pid" -o args= 2>/dev/null | grep -qF -- "$2" || return 1
+	command_line "$pid" | grep -qF -- "$2" || return 1
 	echo "$pid"
+}
+
+command_line() {
+	if [ -d /proc/self ]; then
+		tr '\0' ' ' 2>/dev/null <"/proc/$1/cmdline" || true
+	else
+		ps -p "$1" -o args= 2>/dev/null || true
+	fi
 }
 
 # stop NAME MARK SECONDS: SIGTERM to the process that `launch` started, and SIGKILL when the time is over.
