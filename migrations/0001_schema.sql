@@ -5,7 +5,7 @@
 -- owning package (docs of each); lock order is positions, user tables, logs.
 
 SET LOCAL search_path = pg_catalog, pg_temp;
-SET LOCAL lock_timeout = '10s';
+SET LOCAL lock_timeout = '5s';
 SET LOCAL statement_timeout = 0;
 
 CREATE TABLE @schema@.pipelines (
@@ -356,7 +356,7 @@ END $$;
 -- +goose Down
 
 SET LOCAL search_path = pg_catalog, pg_temp;
-SET LOCAL lock_timeout = '10s';
+SET LOCAL lock_timeout = '5s';
 SET LOCAL statement_timeout = 0;
 
 DROP FUNCTION @schema@.takeover(bigint, uuid[], integer[], text[], uuid[], bytea[], text, boolean);

@@ -20,10 +20,14 @@ func privileges() []struct{ tables, rights string } {
 }
 
 // Grant gives the role that runs pipelines what it needs on our tables and no
-// more. It may be called again, and should be after each Up.
+// more. It may be called again, and should be after each Up. A schema that this
+// binary does not work with is an *OutOfRangeError.
 func (m *Migrator) Grant(ctx context.Context, role string) error {
 	grants, err := GrantSQL(m.schema, role)
 	if err != nil {
+		return err
+	}
+	if err := m.Check(ctx); err != nil {
 		return err
 	}
 	tx, err := m.db.BeginTx(ctx, nil)
@@ -45,8 +49,11 @@ func (m *Migrator) Grant(ctx context.Context, role string) error {
 func GrantSQL(schema, role string) (string, error) {
 	for _, name := range []string{schema, role} {
 		if err := checkName(name); err != nil {
-			return "", err
+			return "", fmt.Errorf("grant: %w", err)
 		}
+	}
+	if role == "public" { // also in quotes it stands for everybody
+		return "", fmt.Errorf("%w: %q is every role of the server", ErrName, role)
 	}
 	var b strings.Builder
 	to := quote(role)

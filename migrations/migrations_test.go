@@ -248,13 +248,13 @@ func TestRefusedNames(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	for _, name := range []string{"", strings.Repeat("n", 64), strings.Repeat("ü", 32), "a\x00b", "a\xffb", "a$$b"} {
-		if _, err := migrations.Open(t.Context(), config(t, db.OwnerDSN), name); !errors.Is(err, migrations.ErrSchemaName) {
+		if _, err := migrations.Open(t.Context(), config(t, db.OwnerDSN), name); !errors.Is(err, migrations.ErrName) {
 			t.Errorf("Open %q: %v", name, err)
 		}
-		if _, err := migrations.SQL(name, 0); !errors.Is(err, migrations.ErrSchemaName) {
+		if _, err := migrations.SQL(name, 0); !errors.Is(err, migrations.ErrName) {
 			t.Errorf("SQL %q: %v", name, err)
 		}
-		if _, err := migrations.GrantSQL("s", name); name != "a$$b" && !errors.Is(err, migrations.ErrSchemaName) {
+		if _, err := migrations.GrantSQL("s", name); name != "a$$b" && !errors.Is(err, migrations.ErrName) {
 			t.Errorf("GrantSQL %q: %v", name, err)
 		}
 	}

@@ -26,8 +26,8 @@ type script struct {
 	up, down string
 }
 
-// ErrSchemaName says that a schema or role cannot have this name; choose another.
-var ErrSchemaName = errors.New("not a usable name")
+// ErrName says that a schema or role cannot have this name; choose another.
+var ErrName = errors.New("not a usable name")
 
 // Range returns the lowest and the highest schema version this binary works with.
 func Range() (lowest, highest int64) {
@@ -133,15 +133,15 @@ const maxName = 63
 func checkName(name string) error {
 	switch {
 	case name == "":
-		return fmt.Errorf("%w: it is empty", ErrSchemaName)
+		return fmt.Errorf("%w: it is empty", ErrName)
 	case len(name) > maxName:
-		return fmt.Errorf("%w: %q has %d bytes, Postgres allows %d", ErrSchemaName, name, len(name), maxName)
+		return fmt.Errorf("%w: %q has %d bytes, Postgres allows %d", ErrName, name, len(name), maxName)
 	case strings.ContainsRune(name, 0):
-		return fmt.Errorf("%w: %q contains a NUL byte", ErrSchemaName, name)
+		return fmt.Errorf("%w: %q contains a NUL byte", ErrName, name)
 	case !utf8.ValidString(name):
-		return fmt.Errorf("%w: %q is not UTF-8", ErrSchemaName, name)
+		return fmt.Errorf("%w: %q is not UTF-8", ErrName, name)
 	case strings.Contains(name, "$$"):
-		return fmt.Errorf("%w: %q contains $$, which ends the body of a function", ErrSchemaName, name)
+		return fmt.Errorf("%w: %q contains $$, which ends the body of a function", ErrName, name)
 	}
 	return nil
 }
