@@ -87,9 +87,14 @@ func (c *Config) complete() {
 	}
 }
 
-// settled reports whether a setting, or one it is part of, already has a
-// fault: what follows from the first fault would only hide it.
+// settled reports whether a setting, one it is part of or one of its parts
+// already has a fault: what follows from the first fault would only hide it.
 func (d *decoder) settled(path string) bool {
+	for bad := range d.bad {
+		if strings.HasPrefix(bad, path+".") || strings.HasPrefix(bad, path+"[") {
+			return true
+		}
+	}
 	for path != "" {
 		if d.bad[path] {
 			return true

@@ -57,3 +57,6 @@ func (c *Config) upsertsOwnKey() bool {
 	slices.Sort(key)
 	return len(key) > 0 && slices.Equal(sources, []string(key))
 }
+
+// String is the warning as one line.
+func (w Warning) String() string { return w.Where + ": " + w.Path + ": " + w.Message }

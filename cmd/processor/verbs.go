@@ -1,0 +1,21 @@
+//go:build !windows
+
+package main
+
+import (
+	"github.com/spf13/cobra"
+
+	"effectonce/cmd/processor/internal/demo"
+	"effectonce/cmd/processor/internal/bench"
+	"effectonce/cmd/processor/internal/produce"
+	"effectonce/cmd/processor/internal/run"
+)
+
+// verbs are the commands that live in packages of their own: one line each.
+func verbs() []*cobra.Command {
+	return append(demo.Commands(),
+		bench.Command(),
+		produce.Command(),
+		run.Command(),
+	)
+}
