@@ -1,8 +1,10 @@
 package kafkatest_test
 
 import (
+	"context"
 	"net"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -52,12 +54,18 @@ func TestTopicsAreDeleted(t *testing.T) {
 			}
 		}
 	})
-	topics, err := kadm.NewClient(kafkatest.Client(t, addr)).ListTopics(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if topics.Has(topic) {
-		t.Errorf("%s outlived its test", topic)
+	// The controller has deleted it; the broker's own view follows.
+	admin := kadm.NewClient(kafkatest.Client(t, addr))
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	for {
+		topics, err := admin.ListTopics(ctx)
+		if err != nil {
+			t.Fatalf("%s outlived its test: %v", topic, err)
+		}
+		if !topics.Has(topic) {
+			return
+		}
 	}
 }
 

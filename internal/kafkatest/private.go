@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -17,6 +16,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"effectonce/internal/certtest"
+	"effectonce/internal/proctest"
 )
 
 // patience bounds a broker's start on a busy machine.
@@ -56,7 +56,10 @@ func StartPrivate(tb testing.TB, properties map[string]string, listeners ...List
 	tb.Helper()
 	dir := tb.TempDir()
 	all := append([]Listener{{Name: "PLAINTEXT", Protocol: "PLAINTEXT"}, {Name: "CONTROLLER", Protocol: "PLAINTEXT"}}, listeners...)
-	b := &Private{ports: freePorts(tb, all)}
+	b := &Private{ports: map[string]int{}}
+	for i, port := range proctest.Ports(tb, len(all)) {
+		b.ports[all[i].Name] = port
+	}
 	b.Addr = b.ListenerAddr("PLAINTEXT")
 	config := filepath.Join(dir, "server.properties")
 	set := b.settings(filepath.Join(dir, "data"), all)
@@ -71,7 +74,8 @@ func StartPrivate(tb testing.TB, properties map[string]string, listeners ...List
 		tb.Fatalf("format broker storage: %v\n%s", err, out)
 	}
 	log := filepath.Join(dir, "broker.log")
-	awaitBroker(tb, b.Addr, log, run(tb, log, class("kafka.Kafka", config)))
+	ended := proctest.Start(tb, proctest.Server{Args: append([]string{"java"}, class("kafka.Kafka", config)...), Log: log, Signal: "KILL"})
+	awaitBroker(tb, b.Addr, log, ended)
 	return b
 }
 
@@ -81,44 +85,6 @@ func java(jars string) func(class string, args ...string) []string {
 		return append([]string{"-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.awt.headless=true",
 			"-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", filepath.Join(jars, "*"), class}, args...)
 	}
-}
-
-// guard runs a command and kills it when standard input ends: at the end of the
-// test, and also when the test's process is killed.
-const guard = `java "$@" </dev/null & pid=$!
-exec 3<&0
-{ read -r _ <&3; kill -9 $pid; } 2>/dev/null & guard=$!
-wait $pid; status=$?; kill $guard 2>/dev/null; exit $status`
-
-// run starts the broker, its output in a file. The channel is closed when the
-// broker has ended.
-func run(tb testing.TB, logPath string, args []string) <-chan struct{} {
-	tb.Helper()
-	log, err := os.Create(logPath)
-	if err != nil {
-		tb.Fatalf("broker log: %v", err)
-	}
-	lifeline, ours, err := os.Pipe()
-	if err != nil {
-		tb.Fatalf("broker lifeline: %v", err)
-	}
-	cmd := exec.Command("sh", append([]string{"-c", guard, "sh"}, args...)...)
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = lifeline, log, log
-	if err := cmd.Start(); err != nil {
-		tb.Fatalf("start broker: %v", err)
-	}
-	_ = lifeline.Close() // the guard's copy is what counts
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		_ = cmd.Wait() // how it ended is in its log
-	}()
-	tb.Cleanup(func() {
-		_ = ours.Close() // the guard kills the broker
-		<-ended
-		_ = log.Close() // nobody writes any more
-	})
-	return ended
 }
 
 // awaitBroker returns when the broker answers.
@@ -188,27 +154,4 @@ func encodeProperties(set map[string]string) []byte {
 		fmt.Fprintf(&b, "%s=%s\n", key, escape.Replace(value))
 	}
 	return []byte(b.String())
-}
-
-// freePorts finds a port for each listener outside the range that systems give
-// to outgoing connections, so that nothing takes one before the broker does.
-func freePorts(tb testing.TB, listeners []Listener) map[string]int {
-	tb.Helper()
-	const low, high = 10_000, 28_000
-	ports := make(map[string]int, len(listeners))
-	port := low + rand.IntN(high-low)
-	for _, l := range listeners {
-		for {
-			port++
-			if probe, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port))); err == nil {
-				_ = probe.Close() // the broker takes it
-				break
-			}
-			if port > 32_000 {
-				tb.Fatal("no free port")
-			}
-		}
-		ports[l.Name] = port
-	}
-	return ports
 }
