@@ -1,7 +1,6 @@
 package embedded
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -67,11 +66,10 @@ func (k *Kafka) Stop() error {
 // scratch directory.
 func ServeKafka(ctx context.Context, stdin io.Reader, stdout io.Writer) error {
 	var orders kafkaOrders
-	in := bufio.NewReader(stdin)
-	if err := readOrders(in, &orders); err != nil {
+	ctx, cancel, err := Receive(ctx, stdin, &orders)
+	if err != nil {
 		return err
 	}
-	ctx, cancel := untilEOF(ctx, in)
 	defer cancel()
 
 	cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.DataDir(orders.Dir), kfake.SeedTopics(orders.Partitions, orders.Topic),

@@ -22,11 +22,10 @@ const serverLog = "server.log"
 // answers, and stops it when the input or the context ends.
 func ServePostgres(ctx context.Context, stdin io.Reader, stdout, stderr io.Writer) error {
 	var orders postgresOrders
-	in := bufio.NewReader(stdin)
-	if err := readOrders(in, &orders); err != nil {
+	ctx, cancel, err := Receive(ctx, stdin, &orders)
+	if err != nil {
 		return err
 	}
-	ctx, cancel := untilEOF(ctx, in)
 	defer cancel()
 
 	cfg, answer, err := configure(ctx, orders)
@@ -86,24 +85,28 @@ func FreePort() (int, error) {
 	return l.Addr().(*net.TCPAddr).Port, nil //nolint:forcetypeassert // a TCP listener has a TCP address
 }
 
-func readOrders(in *bufio.Reader, v any) error {
+// Receive is how a child begins: it reads its orders, the first line of its input,
+// and returns a context that ends with the input too. That is how a child learns
+// that its parent is gone. A read cannot be taken back, so one goroutine stays on
+// the input for as long as the process lives.
+func Receive(ctx context.Context, stdin io.Reader, orders any) (context.Context, context.CancelFunc, error) {
+	in := bufio.NewReader(stdin)
 	line, err := in.ReadBytes('\n')
 	if err == nil {
-		err = json.Unmarshal(line, v)
+		err = json.Unmarshal(line, orders)
 	}
 	if err != nil {
-		return fmt.Errorf("orders on standard input (this verb is started by the demo): %w", err)
+		return nil, nil, fmt.Errorf("orders on standard input (this verb is started by the demo): %w", err)
 	}
-	return nil
+	ctx, cancel := UntilEOF(ctx, in)
+	return ctx, cancel, nil
 }
 
-// untilEOF returns a context that ends with the input too: that is how a child
-// learns that its parent is gone. A read cannot be taken back, so its goroutine
-// lives as long as the process.
-func untilEOF(ctx context.Context, in io.Reader) (context.Context, context.CancelFunc) {
+// UntilEOF returns a context that ends with the input, for a child without orders.
+func UntilEOF(ctx context.Context, stdin io.Reader) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
 	go func() {
-		_, _ = io.Copy(io.Discard, in)
+		_, _ = io.Copy(io.Discard, stdin)
 		cancel()
 	}()
 	return ctx, cancel

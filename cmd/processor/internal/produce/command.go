@@ -2,6 +2,7 @@ package produce
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -9,6 +10,8 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/text/language"
 	"golang.org/x/text/message"
+
+	"effectonce/cmd/processor/internal/exit"
 )
 
 // Command is the verb produce. It is hidden: a tool for demos and benches.
@@ -26,10 +29,10 @@ func Command() *cobra.Command {
 		Args:   cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if job.Repeat < 0 || job.Repeat > MaxRepeat {
-				return fmt.Errorf("--repeat %d: want 0 to %d", job.Repeat, MaxRepeat)
+				return exit.With(exit.UsageError, fmt.Errorf("--repeat %d: want 0 to %d", job.Repeat, MaxRepeat))
 			}
 			if job.Records < 0 || job.Rate < 0 || partitions < 1 {
-				return fmt.Errorf("--records and --rate are at least 0, --partitions at least 1")
+				return exit.With(exit.UsageError, errors.New("--records and --rate are at least 0, --partitions at least 1"))
 			}
 			if !create {
 				partitions = 0
@@ -54,7 +57,7 @@ func send(cmd *cobra.Command, job Job, create int32) error {
 	connect, cancel := context.WithTimeout(cmd.Context(), 10*time.Second)
 	defer cancel()
 	if err := ping(connect, job.Brokers); err != nil {
-		return err
+		return exit.With(exit.Unavailable, err)
 	}
 	if create > 0 {
 		if err := createTopic(connect, job.Brokers, job.Topic, create); err != nil {
