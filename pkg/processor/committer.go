@@ -195,6 +195,7 @@ func (c *committer) committed(w *work, took time.Duration) {
 		c.p.mark(p)
 		c.finish(p)
 	}
+	c.p.metrics.ok.Inc()
 	c.p.metrics.took.Observe(took.Seconds())
 }
 

@@ -68,6 +68,7 @@ type Config struct {
 	Heartbeat time.Duration // default 3 s
 
 	Postgres *pgxpool.Config // one database; pools of our own are made from it
+	MaxConns int             // most connections this process may open; too few are refused; 0 is no limit
 	Schema   string          // of our tables, default "effectonce"
 
 	Key          []string          // sources of the business key; none: coordinates only

@@ -53,7 +53,6 @@ func newMetrics(reg prometheus.Registerer, p *Processor) *metrics {
 }
 
 func (m *metrics) committed(r dedup.Range) {
-	m.ok.Inc()
 	m.applied.Add(float64(r.Applied))
 	m.duplicate.Add(float64(r.Duplicate))
 	m.dead.Add(float64(r.Dead))

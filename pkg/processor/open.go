@@ -13,9 +13,11 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/rs/zerolog"
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/plugin/kzerolog"
 
 	"effectonce/internal/pgtx"
 	"effectonce/migrations"
@@ -249,14 +251,23 @@ func (p *Processor) registerTopic(ctx context.Context, tx *pgtx.Tx, adm *kadm.Cl
 	return p.log.Create(ctx, tx, p.pipeline.ID, t.ID, 0, t.Partitions, t.Generation)
 }
 
+// controlConns is the budget of takeover, settlement and watch. Ending a backend
+// takes two at once.
+const controlConns = 4
+
 // openPools makes the three budgets. Each session carries the pipeline in its
 // application_name, which is how a takeover knows a stuck backend for ours.
 func (p *Processor) openPools(ctx context.Context) error {
+	need := controlConns + p.cfg.Committers + loaders
+	if set := p.cfg.MaxConns; set > 0 && set < need {
+		return fmt.Errorf("%w: the pool is limited to %d connections, %d are needed: %d for control, %d for committers, %d in the background",
+			ErrConfig, set, need, controlConns, p.cfg.Committers, loaders)
+	}
 	p.sessions = fmt.Sprintf("effectonce:%d:", p.pipeline.ID)
 	for _, b := range []struct {
 		pool **pgxpool.Pool
 		size int
-	}{{&p.control, 4}, {&p.commits, p.cfg.Committers}, {&p.background, loaders}} {
+	}{{&p.control, controlConns}, {&p.commits, p.cfg.Committers}, {&p.background, loaders}} {
 		cfg := p.cfg.Postgres.Copy()
 		cfg.MinConns, cfg.MaxConns = 0, int32(b.size)
 		name := p.sessions + p.cfg.Pipeline + ":" + holder()
@@ -296,7 +307,8 @@ func (p *Processor) join() error {
 	default:
 		opts = append(opts, kgo.Balancers(kgo.CooperativeStickyBalancer()))
 	}
+	client := p.logger.With().Str("part", "kafka client").Logger().Level(max(zerolog.WarnLevel, p.logger.GetLevel()))
 	var err error
-	p.client, err = kgo.NewClient(opts...)
+	p.client, err = kgo.NewClient(append(opts, kgo.WithLogger(kzerolog.New(&client)))...)
 	return err
 }

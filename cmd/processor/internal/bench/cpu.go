@@ -1,0 +1,14 @@
+package bench
+
+import "syscall"
+
+// processCPU is user and system time of this process in seconds.
+func processCPU() float64 {
+	var u syscall.Rusage
+	if syscall.Getrusage(syscall.RUSAGE_SELF, &u) != nil {
+		return 0
+	}
+	return seconds(u.Utime) + seconds(u.Stime)
+}
+
+func seconds(t syscall.Timeval) float64 { return float64(t.Sec) + float64(t.Usec)/1e6 }
