@@ -62,7 +62,7 @@ func TestARedeliveredMessageDoesNotGrantTwice(t *testing.T) {
 		})
 	}()
 	scan := func(sql string) (n int64) {
-		if err := db.Owner.QueryRow(ctx, sql).Scan(&n); err != nil {
+		if err := db.Owner.QueryRow(t.Context(), sql).Scan(&n); err != nil {
 			t.Fatal(err)
 		}
 		return n
