@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// Fault is what happens around a COMMIT.
+// Fault is what happens around a COMMIT or another statement.
 type Fault int
 
 // The faults. The zero Fault is none.
@@ -16,12 +16,15 @@ const (
 	CutBeforeCommit Fault = iota + 1
 	CutAfterCommit
 	HoldReply
+	HoldBefore
+	HoldBehind
 )
 
-// Filter chooses the COMMIT that is hit.
+// Filter chooses the COMMIT that is hit, or for HoldBefore and HoldBehind the
+// statement.
 type Filter struct {
-	SQL string // only transactions in which a statement with this text was sent before; empty: all
-	Nth int    // the how many-th of these COMMITs, counted from Arm; 0 and 1: the first
+	SQL string // only transactions in which a statement with this text was sent before; empty: all. A hold: the statement has this text
+	Nth int    // the how many-th of these, counted from Arm; 0 and 1: the first
 }
 
 // Event tells of a fault that was injected.
@@ -80,10 +83,11 @@ func (p *Proxy) Arm(f Fault, filter Filter) {
 func (p *Proxy) Disarm() { p.Arm(0, Filter{}) }
 
 // Fired receives an event after each fault: for a cut when both sides are
-// closed, for HoldReply when the server has committed and its answer is held.
+// closed, for HoldReply when the server has committed and its answer is held, for
+// the other holds when what goes before is on its way to the server.
 func (p *Proxy) Fired() <-chan Event { return p.fired }
 
-// Release lets all held answers go to their clients.
+// Release lets everything go that is held.
 func (p *Proxy) Release() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -96,16 +100,24 @@ func (p *Proxy) Release() {
 func (p *Proxy) take(sql []string) (Fault, Filter) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.armed == 0 || !p.filter.matches(sql) {
-		return 0, Filter{}
-	}
-	if p.filter.Nth > 1 {
-		p.filter.Nth--
+	if p.armed == 0 || p.armed.holdsStatement() || !p.filter.hits(sql) {
 		return 0, Filter{}
 	}
 	f, filter := p.armed, p.filter
 	p.armed = 0
 	return f, filter
+}
+
+// takeHold hands the armed hold to a statement, if it is the one the filter means.
+func (p *Proxy) takeHold(sql string) Fault {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.armed.holdsStatement() || !p.filter.hits([]string{sql}) {
+		return 0
+	}
+	f := p.armed
+	p.armed = 0
+	return f
 }
 
 // giveBack arms a fault again whose COMMIT was refused, unless the test armed
@@ -124,7 +136,21 @@ func (p *Proxy) releases() <-chan struct{} {
 	return p.release
 }
 
-func (f Filter) matches(sql []string) bool {
+func (f Fault) holdsStatement() bool { return f == HoldBefore || f == HoldBehind }
+
+// hits counts a match and reports whether it is the one that is meant.
+func (f *Filter) hits(sql []string) bool {
+	if !f.matches(sql) {
+		return false
+	}
+	if f.Nth > 1 {
+		f.Nth--
+		return false
+	}
+	return true
+}
+
+func (f *Filter) matches(sql []string) bool {
 	for _, s := range sql {
 		if strings.Contains(s, f.SQL) {
 			return true

@@ -105,6 +105,7 @@ func (s *session) fire(f Fault) { s.proxy.fired <- Event{f, s.application} }
 
 // frontend passes the client's messages on until a side ends or COMMIT is cut.
 func (s *session) frontend(r *bufio.Reader, w *bufio.Writer) {
+	behind := false // hold once the statement is executed
 	for {
 		h, err := readHeader(r)
 		if err != nil {
@@ -115,7 +116,13 @@ func (s *session) frontend(r *bufio.Reader, w *bufio.Writer) {
 			if body, err = readBody(r, h); err != nil {
 				return
 			}
-			if s.statement(statementText(h, body)) == CutBeforeCommit {
+			sql := statementText(h, body)
+			hold := s.proxy.takeHold(sql)
+			if hold == HoldBefore && !s.hold(w, hold) {
+				return
+			}
+			behind = behind || hold == HoldBehind
+			if s.statement(sql) == CutBeforeCommit {
 				_ = w.Flush() // the server may have what came before
 				s.end()
 				s.fire(CutBeforeCommit)
@@ -130,6 +137,27 @@ func (s *session) frontend(r *bufio.Reader, w *bufio.Writer) {
 		if forward(w, r, h, body) != nil {
 			return
 		}
+		if behind && (h.kind == 'Q' || h.kind == 'E') {
+			if behind = false; !s.hold(w, HoldBehind) {
+				return
+			}
+		}
+	}
+}
+
+// hold lets the server have what came so far, waits for Release, and reports
+// whether the session goes on.
+func (s *session) hold(w *bufio.Writer, f Fault) bool {
+	released := s.proxy.releases()
+	if w.Flush() != nil {
+		return false
+	}
+	s.fire(f)
+	select {
+	case <-released:
+		return true
+	case <-s.ended:
+		return false
 	}
 }
 
