@@ -3,6 +3,7 @@ package offsets
 import (
 	"time"
 
+	"effectonce/internal/mutant"
 	"effectonce/internal/pgtx"
 	"effectonce/pkg/stream"
 )
@@ -32,9 +33,13 @@ func (s *Store) Fence(pipeline int64, advances []Advance, xact *string) pgtx.Sta
 		generations[i] = a.Generation
 	}
 	topics, numbers, lanes, owners := columns(claims)
+	text := `SELECT @schema@.fence($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)`
+	if mutant.NoFence {
+		text = unguarded
+	}
 	return pgtx.Statement{
 		Step: pgtx.StepFence,
-		SQL:  s.sql(`SELECT @schema@.fence($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)`),
+		SQL:  s.sql(text),
 		Params: []pgtx.Param{
 			pgtx.Int8(pipeline), pgtx.UUIDs(topics), pgtx.Int4s(numbers), pgtx.Texts(lanes), pgtx.UUIDs(owners),
 			pgtx.Byteas(generations), pgtx.Int8s(from), pgtx.Int8s(to), pgtx.Int4s(epochs), pgtx.Times(times),
