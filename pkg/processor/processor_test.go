@@ -114,4 +114,6 @@ func TestEveryKeyOnce(t *testing.T) {
 	}
 }
 
-func (w *world) orders() string { return pgx.Identifier{w.db.User, "orders"}.Sanitize() }
+func (w *world) orders() string { return quoted(w.db.User, "orders") }
+
+func quoted(parts ...string) string { return pgx.Identifier(parts).Sanitize() }
