@@ -89,7 +89,7 @@ func TestFoldIsTheModel(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4)) //nolint:gosec // a test that fails must fail again
 	var f Fold                         // one for all batches, as in a committer
 	promoted := 0
-	for round := range 3000 {
+	for round := range 1000 {
 		m, v := batch(rng, &f)
 		n := m.lo + len(m.keys)
 		dead, applied := make([]bool, n), make([]bool, n)

@@ -99,6 +99,10 @@ var ErrDropView = errors.New("the view's head is not in its log any more")
 // this claim was made on.
 var ErrNoLog = errors.New("the partition has no open log")
 
+// ErrSealed says that keys of the log lie in segments, which this version cannot
+// look through: run the version that sealed it. It is an ErrDropView.
+var ErrSealed = fmt.Errorf("%w: a newer version sealed it", ErrDropView)
+
 // head is a log's row.
 type head struct {
 	log              int64
@@ -133,6 +137,9 @@ func (s *Store) Load(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, pip
 		if err != nil {
 			return nil, err
 		}
+		if h.sealed > 0 {
+			return nil, fmt.Errorf("%w: runs up to %d are in segments", ErrSealed, h.sealed)
+		}
 		v := &View{Log: h.log, Generation: h.generation, Head: h.sealed, Manifest: h.manifest, keys: newSet(0)}
 		if err = s.follow(ctx, conn, set, v, h, h.sealed+1); err != nil && !errors.Is(err, ErrDropView) {
 			return nil, err
@@ -159,11 +166,13 @@ func (s *Store) CatchUp(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, 
 	if err != nil {
 		return err
 	}
-	if h.log != v.Log || h.manifest != v.Manifest || h.sealed > v.Head || h.head < v.Head {
+	switch {
+	case h.log != v.Log, h.manifest != v.Manifest, h.sealed > v.Head, h.head < v.Head:
 		return ErrDropView
-	}
-	if h.headID == v.HeadID {
+	case h.headID == v.HeadID:
 		return nil
+	case h.head == v.Head && v.Head > 0: // a number proves nothing: it was given out twice
+		return ErrDropView
 	}
 	return s.follow(ctx, conn, set, v, h, max(v.Head, 1))
 }

@@ -105,7 +105,7 @@ func TestSetSize(t *testing.T) {
 		s := newSet(n)
 		size := len(s.slots)
 		for i := range n {
-			s.add(slot{uint64(i) << 40, 7})
+			s.add(slot{uint64(i) * 0x9e3779b97f4a7c15, 7})
 		}
 		if len(s.slots) != size {
 			t.Errorf("a set made for %d keys grew", n)

@@ -1,0 +1,405 @@
+package dedup
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+
+	"effectonce/internal/pgtest"
+	"effectonce/internal/pgtx"
+	"effectonce/pkg/stream"
+)
+
+// world is a pipeline with the logs of one topic in a private schema.
+type world struct {
+	*pgtest.DB
+	t     *testing.T
+	store *Store
+	conn  *pgx.Conn // of the runtime role
+	id    int64
+	topic stream.UUID
+}
+
+var gen = []byte("generation") //nolint:gochecknoglobals // a constant
+
+func newWorld(t *testing.T, partitions int32) *world {
+	t.Helper()
+	w := &world{DB: pgtest.New(t), t: t, topic: stream.UUID{0xaa, 1}}
+	w.store, w.conn = New(w.Schema), w.Conn(t)
+	if _, err := w.conn.Exec(t.Context(), "SET synchronous_commit = off"); err != nil { // hundreds of commits, no crash
+		t.Fatal(err)
+	}
+	if err := w.Owner.QueryRow(t.Context(), `INSERT INTO `+w.Relation("pipelines")+`
+		(name, salt, generation, group_name, cluster_id, system_identifier)
+		VALUES ('p', $1, $2, 'g', 'c', 1) RETURNING id`, make([]byte, 16), gen).Scan(&w.id); err != nil {
+		t.Fatal(err)
+	}
+	w.Exec(t, `INSERT INTO `+w.Relation("topics")+` (pipeline, topic_id, name, partitions, scope, start, generation)
+		VALUES ($1, $2, 't', $3, 'partition', 'earliest', $4)`, w.id, [16]byte(w.topic), partitions, gen)
+	w.create(0, partitions)
+	return w
+}
+
+func (w *world) create(first, count int32) {
+	w.t.Helper()
+	tx, err := pgtx.Begin(w.t.Context(), w.conn, pgtx.DefaultSettings)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if err := w.store.Create(w.t.Context(), tx, w.id, w.topic, first, count, gen); err != nil {
+		w.t.Fatal(err)
+	}
+	if err := tx.Commit(w.t.Context()); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *world) part(n int32) stream.Partition { return stream.Partition{Topic: w.topic, Number: n} }
+
+func (w *world) load(n int32) *View {
+	w.t.Helper()
+	v, err := w.store.Load(w.t.Context(), w.conn, pgtx.DefaultSettings, w.id, w.part(n))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return v
+}
+
+func (w *world) catchUp(v *View, n int32) error {
+	return w.store.CatchUp(w.t.Context(), w.conn, pgtx.DefaultSettings, w.id, w.part(n), v)
+}
+
+// fps is a run of the fingerprints with these numbers, sorted.
+func fps(numbers ...int) []byte {
+	slices.Sort(numbers)
+	run := []byte{}
+	for _, n := range numbers {
+		run = binary.BigEndian.AppendUint64(run, uint64(n)<<32|0xff)
+		run = binary.BigEndian.AppendUint64(run, uint64(n))
+	}
+	return run
+}
+
+// newRun is a run of numbers on top of the view.
+func newRun(v *View, id byte, numbers ...int) Run {
+	return Run{View: v, ID: stream.UUID{id, byte(v.Head), byte(v.Log), 9}, Fingerprints: fps(numbers...)}
+}
+
+// append commits the runs as a committer does, without a fence.
+func (w *world) append(ctx context.Context, conn *pgx.Conn, runs ...Run) error {
+	var xact string
+	tx, err := pgtx.Begin(ctx, conn, pgtx.DefaultSettings, pgtx.Statement{
+		Step: pgtx.StepFence, SQL: "SELECT pg_catalog.pg_current_xact_id()::text",
+		Row: func(r pgtx.Row) error { return r.Scan(&xact) },
+	})
+	if err != nil {
+		return err
+	}
+	return tx.Commit(ctx, w.store.Append(xact, runs))
+}
+
+// write appends a run and has the view learn it.
+func (w *world) write(v *View, id byte, numbers ...int) {
+	w.t.Helper()
+	r := newRun(v, id, numbers...)
+	if err := w.append(w.t.Context(), w.conn, r); err != nil {
+		w.t.Fatal(err)
+	}
+	v.Learn(r.ID, r.Fingerprints)
+}
+
+// contents is all keys of a set, as a run in no order.
+func contents(v *View) map[slot]bool {
+	out := map[slot]bool{}
+	for _, k := range v.keys.slots {
+		if k != (slot{}) {
+			out[k] = true
+		}
+	}
+	if v.keys.zero {
+		out[slot{}] = true
+	}
+	return out
+}
+
+// same reports how two views differ: everything that a commit or a look-up rests on.
+func same(want, got *View) string {
+	return cmp.Diff(
+		[]any{want.Log, want.Generation, want.Head, want.HeadID, want.Manifest},
+		[]any{got.Log, got.Generation, got.Head, got.HeadID, got.Manifest}) +
+		cmp.Diff(len(contents(want)), len(contents(got))) +
+		map[bool]string{false: "keys differ"}[maps.Equal(contents(want), contents(got))]
+}
+
+// TestLoadAndCatchUp: a loaded view and one that caught up are the view of the
+// writer, whatever the number of runs is beside the page.
+func TestLoadAndCatchUp(t *testing.T) {
+	t.Parallel()
+	for _, runs := range []int{0, 1, page - 1, page, page + 1, 3*page + 7} {
+		w := newWorld(t, 2)
+		writer, early := w.load(0), w.load(0)
+		other := w.load(1)
+		w.write(other, 'x', 999_999) // another log's runs are not ours
+		var middle *View
+		for i := range runs {
+			switch {
+			case i%5 == 4:
+				w.write(writer, 'a') // a batch of duplicates only
+			default:
+				w.write(writer, 'a', 3*i+1, 3*i+2)
+			}
+			if i == runs/2 {
+				middle = w.load(0)
+			}
+		}
+		for name, v := range map[string]*View{"from nothing": early, "from the middle": middle} {
+			if v == nil {
+				continue
+			}
+			if err := w.catchUp(v, 0); err != nil {
+				t.Errorf("%d runs: catch up %s: %v", runs, name, err)
+			} else if diff := same(writer, v); diff != "" {
+				t.Errorf("%d runs: catch up %s: %s", runs, name, diff)
+			}
+			if err := w.catchUp(v, 0); err != nil {
+				t.Errorf("%d runs: catch up once more: %v", runs, err)
+			}
+		}
+		if diff := same(writer, w.load(0)); diff != "" {
+			t.Errorf("%d runs: load: %s", runs, diff)
+		}
+	}
+}
+
+// TestLoadedZeroKey: the all-zero fingerprint survives the way through the table.
+func TestLoadedZeroKey(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	v := w.load(0)
+	r := newRun(v, 'a')
+	r.Fingerprints = make([]byte, 16)
+	if err := w.append(t.Context(), w.conn, r); err != nil {
+		t.Fatal(err)
+	}
+	if v := w.load(0); !v.has(slot{}) || v.Keys() != 1 {
+		t.Errorf("%d keys", v.Keys())
+	}
+}
+
+// TestAppendGuards: what is not exactly the log of the view raises, and nothing of
+// the transaction exists.
+func TestAppendGuards(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name   string
+		damage func(w *world, v *View, r *Run)
+		want   string
+	}{
+		{"head_id of nobody", func(_ *world, v *View, _ *Run) { v.HeadID = stream.UUID{1} }, pgtx.CodeLogMoved},
+		{"another member appended", func(w *world, _ *View, _ *Run) { w.write(w.load(0), 'b', 50) }, pgtx.CodeLogMoved},
+		{"another member appended nothing new", func(w *world, _ *View, _ *Run) { w.write(w.load(0), 'b') }, pgtx.CodeLogMoved},
+		{"closed", func(w *world, _ *View, _ *Run) {
+			w.Exec(w.t, "UPDATE "+w.Relation("logs")+" SET state = 'closed' WHERE partition = 0")
+		}, pgtx.CodeLogClosed},
+		{"another generation", func(w *world, _ *View, _ *Run) {
+			w.Exec(w.t, "UPDATE "+w.Relation("logs")+" SET generation = 'other' WHERE partition = 0")
+		}, pgtx.CodeLogClosed},
+		{"the view is of another generation", func(_ *world, v *View, _ *Run) { v.Generation = []byte("x") }, pgtx.CodeLogClosed},
+		{"no such log", func(_ *world, v *View, _ *Run) { v.Log = 1 << 40 }, pgtx.CodeLogClosed},
+		{"another log", func(w *world, v *View, _ *Run) { v.Log = w.load(1).Log }, pgtx.CodeLogMoved},
+		{"part of a key", func(_ *world, _ *View, r *Run) { r.Fingerprints = append(r.Fingerprints, 1) }, "23514"},
+	} {
+		w := newWorld(t, 2)
+		v, second := w.load(0), w.load(1)
+		r := newRun(v, 'a', 1, 2)
+		c.damage(w, v, &r)
+		before := w.logs()
+		// The other log is all right: it must not move either.
+		err := w.append(t.Context(), w.conn, newRun(second, 'a', 3), r)
+		if pgtx.Code(err) != c.want {
+			t.Errorf("%s: %v, want %s", c.name, err, c.want)
+		}
+		if diff := cmp.Diff(before, w.logs()); diff != "" {
+			t.Errorf("%s: the logs moved: %s", c.name, diff)
+		}
+	}
+}
+
+// logs is what the tables say, log by log.
+func (w *world) logs() []string {
+	w.t.Helper()
+	rows, err := w.Owner.Query(w.t.Context(), `SELECT l::text FROM `+w.Relation("logs")+` l UNION ALL
+		SELECT r.log || ' ' || r.seq || ' ' || r.run_id || ' ' || coalesce(r.fingerprints::text, 'null') FROM `+w.Relation("runs")+` r
+		ORDER BY 1`)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	out, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return out
+}
+
+// TestAppendOtherTransaction: a COMMIT smuggled in between fence and log.
+func TestAppendOtherTransaction(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	v := w.load(0)
+	tx, err := pgtx.Begin(t.Context(), w.conn, pgtx.DefaultSettings)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := tx.Commit(t.Context(), w.store.Append("1", []Run{newRun(v, 'a', 1)})); pgtx.Code(err) != pgtx.CodeOtherTx {
+		t.Errorf("%v, want %s", err, pgtx.CodeOtherTx)
+	}
+	if diff := same(v, w.load(0)); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// TestAppendWritesTheAudit: what a run says about its partitions.
+func TestAppendWritesTheAudit(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 2)
+	stamp := time.Date(2026, 3, 4, 5, 6, 7, 8000, time.UTC)
+	runs := []Run{newRun(w.load(1), 'b', 7), newRun(w.load(0), 'a', 9, 3)}
+	runs[1].Newest = stamp
+	for i := range runs {
+		n := int32(1 - i)
+		runs[i].Ranges = []Range{{
+			Claim: stream.Claim{Partition: w.part(n), Owner: stream.UUID{5, byte(n)}, Epoch: 40 + int64(n), Next: 100},
+			To:    120, Read: 20, Applied: 11 + int64(n), Duplicate: 6, Dead: 3 - int64(n),
+		}}
+	}
+	if err := w.append(t.Context(), w.conn, runs...); err != nil {
+		t.Fatal(err)
+	}
+	rows, err := w.Owner.Query(t.Context(), `SELECT a.partition, a.from_offset, a.to_offset, a.owner, a.epoch, a.read, a.applied,
+		a.duplicate, a.dead, a.seq, a.run_id, r.newest FROM `+w.Relation("audit")+` a JOIN `+w.Relation("runs")+` r USING (log, seq) ORDER BY 1`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := pgx.CollectRows(rows, func(r pgx.CollectableRow) ([]any, error) {
+		v, err := r.Values()
+		if at, ok := v[11].(time.Time); ok {
+			v[11] = at.UTC()
+		}
+		return v, err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := [][]any{
+		{int32(0), int64(100), int64(120), [16]byte{5, 0}, int64(40), int64(20), int64(11), int64(6), int64(3), int64(1), [16]byte(runs[1].ID), stamp},
+		{int32(1), int64(100), int64(120), [16]byte{5, 1}, int64(41), int64(20), int64(12), int64(6), int64(2), int64(1), [16]byte(runs[0].ID), nil},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// TestAppendLockOrder: two transactions over the same logs, named in opposite
+// order, never wait for each other in a circle.
+func TestAppendLockOrder(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 2)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	ended := make(chan error, 2)
+	for member := range 2 {
+		conn := w.Conn(t)
+		go func() {
+			for range 100 {
+				a, err := w.store.Load(ctx, conn, pgtx.DefaultSettings, w.id, w.part(int32(member)))
+				if err != nil {
+					ended <- err
+					return
+				}
+				b, err := w.store.Load(ctx, conn, pgtx.DefaultSettings, w.id, w.part(int32(1-member)))
+				if err != nil {
+					ended <- err
+					return
+				}
+				err = w.append(ctx, conn, newRun(a, byte(member)), newRun(b, byte(member)))
+				if err != nil && pgtx.Code(err) != pgtx.CodeLogMoved {
+					ended <- err
+					return
+				}
+			}
+			ended <- nil
+		}()
+	}
+	for range 2 {
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestCreateOnce: a second member, or a second attempt, makes no second log.
+func TestCreateOnce(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 2)
+	before := w.logs()
+	w.create(0, 2)
+	if diff := cmp.Diff(before, w.logs()); diff != "" {
+		t.Error(diff)
+	}
+	w.create(1, 3)
+	if v := w.load(3); v.Head != 0 || v.Log == 0 {
+		t.Errorf("%+v", v)
+	}
+	if n := len(w.logs()); n != 4 {
+		t.Errorf("%d logs, want 4", n)
+	}
+}
+
+// TestHeads: the answer for the partitions that have an open log.
+func TestHeads(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 3)
+	a, b := w.load(0), w.load(1)
+	w.write(b, 'a', 1)
+	w.Exec(t, "UPDATE "+w.Relation("logs")+" SET state = 'closed' WHERE partition = 2")
+	type names struct{ head, manifest stream.UUID }
+	got := map[int32]names{}
+	err := pgtx.Once(t.Context(), w.conn, pgtx.DefaultSettings,
+		w.store.Heads(w.id, []stream.Partition{w.part(1), w.part(0), w.part(2), w.part(7), {Number: 1}}, func(p stream.Partition, head, manifest stream.UUID) {
+			if p.Topic != w.topic {
+				t.Errorf("topic %s", p.Topic)
+			}
+			got[p.Number] = names{head, manifest}
+		}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[int32]names{0: {a.HeadID, a.Manifest}, 1: {b.HeadID, b.Manifest}}
+	if !maps.Equal(want, got) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+// TestNoLog: a partition without an open log is an error that says so.
+func TestNoLog(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	v := w.load(0)
+	if _, err := w.store.Load(t.Context(), w.conn, pgtx.DefaultSettings, w.id, w.part(5)); !errors.Is(err, ErrNoLog) {
+		t.Errorf("load: %v", err)
+	}
+	if err := w.catchUp(v, 5); !errors.Is(err, ErrNoLog) {
+		t.Errorf("catch up: %v", err)
+	}
+	w.Exec(t, "UPDATE "+w.Relation("logs")+" SET state = 'closed'")
+	if err := w.catchUp(v, 0); !errors.Is(err, ErrNoLog) {
+		t.Errorf("catch up with a closed log: %v", err)
+	}
+}
