@@ -2,6 +2,7 @@ package sink
 
 import (
 	"cmp"
+	"encoding/hex"
 	"slices"
 	"strings"
 	"time"
@@ -18,18 +19,16 @@ type Letter struct {
 
 // writeLetters adds the letters in the order of their coordinates. A record that
 // was refused before, met again by a replay or after the database went back, is
-// open again. Headers come flat, one row each with the number of its letter:
-// arrays of arrays would have to be rectangular.
+// open again. The headers of a letter come as the text form of a bytea[]: arrays
+// of arrays would have to be rectangular, and a join of two flat lists takes a
+// plan that the planner, who does not know how long they are, gets wrong.
 const writeLetters = `
 INSERT INTO @schema@.dead_letters AS d (pipeline, topic_id, partition, "offset", topic, stage, code, reason, detail,
     record_time, key, value, header_names, header_values)
 SELECT $1, u.topic_id, u.partition, u."offset", u.topic, u.stage, u.code, u.reason, u.detail, u.record_time, u.key, u.value,
-       coalesce(h.names, '{}'), coalesce(h.contents, '{}')
-FROM unnest($2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) WITH ORDINALITY
-  AS u (topic_id, partition, "offset", topic, stage, code, reason, detail, record_time, key, value, n)
-LEFT JOIN (SELECT r.letter, array_agg(r.name ORDER BY r.n) AS names, array_agg(r.content ORDER BY r.n) AS contents
-           FROM unnest($13, $14, $15) WITH ORDINALITY AS r (letter, name, content, n)
-           GROUP BY r.letter) h ON h.letter = u.n
+       u.header_names::bytea[], u.header_values::bytea[]
+FROM unnest($2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)
+  AS u (topic_id, partition, "offset", topic, stage, code, reason, detail, record_time, key, value, header_names, header_values)
 ORDER BY u.topic_id, u.partition, u."offset"
 ON CONFLICT (pipeline, topic_id, partition, "offset") DO UPDATE
 SET state = 'open', attempts = d.attempts + 1, last_at = now(), topic = excluded.topic, stage = excluded.stage,
@@ -59,7 +58,7 @@ func DeadLetters(schema string, pipeline int64, letters []Letter) (pgtx.Statemen
 			pgtx.Int8(pipeline), pgtx.UUIDs(a.topicIDs), pgtx.Int4s(a.partitions), pgtx.Int8s(a.offsets),
 			pgtx.Texts(a.topics), pgtx.Texts(a.stages), pgtx.Texts(a.codes), pgtx.Texts(a.reasons), pgtx.Texts(a.details),
 			pgtx.Times(a.times), pgtx.Byteas(a.keys), pgtx.Byteas(a.values),
-			pgtx.Int8s(a.letters), pgtx.Byteas(a.names), pgtx.Byteas(a.contents),
+			pgtx.Texts(a.names), pgtx.Texts(a.contents),
 		}}, true
 }
 
@@ -78,9 +77,7 @@ type letterArrays struct {
 	topics, stages, codes, reasons, details []string
 	times                                   []time.Time
 	keys, values                            [][]byte
-
-	letters         []int64 // number of the letter a header belongs to, from 1
-	names, contents [][]byte
+	names, contents                         []string // of headers, a bytea[] each
 }
 
 func (a *letterArrays) add(l *Letter) {
@@ -96,11 +93,26 @@ func (a *letterArrays) add(l *Letter) {
 	a.times = append(a.times, storable(r.Timestamp))
 	a.keys = append(a.keys, r.Key)
 	a.values = append(a.values, r.Value)
-	for _, h := range r.Headers {
-		a.letters = append(a.letters, int64(len(a.offsets)))
-		a.names = append(a.names, []byte(h.Key))
-		a.contents = append(a.contents, h.Value)
+	names, contents := []byte{'{'}, []byte{'{'}
+	for i, h := range r.Headers {
+		if i > 0 {
+			names, contents = append(names, ','), append(contents, ',')
+		}
+		names = appendElement(names, []byte(h.Key))
+		contents = appendElement(contents, h.Value)
 	}
+	a.names = append(a.names, string(append(names, '}')))
+	a.contents = append(a.contents, string(append(contents, '}')))
+}
+
+// appendElement appends an element of a bytea[] in text form.
+func appendElement(dst, value []byte) []byte {
+	if value == nil {
+		return append(dst, "NULL"...)
+	}
+	dst = append(dst, `"\\x`...)
+	dst = hex.AppendEncode(dst, value)
+	return append(dst, '"')
 }
 
 // printable makes s text that Postgres takes.
