@@ -36,8 +36,7 @@ var ErrNotCommitted = errors.New("COMMIT was answered with a rollback")
 
 // Code returns the SQLSTATE of err, empty if the server sent none.
 func Code(err error) string {
-	var pg *pgconn.PgError
-	if errors.As(err, &pg) {
+	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
 		return pg.Code
 	}
 	return ""
@@ -47,7 +46,7 @@ func Code(err error) string {
 // statement failed and the session lives on. FATAL, PANIC and a broken
 // connection are not answers.
 func Answered(err error) bool {
-	var pg *pgconn.PgError
-	return errors.As(err, &pg) && pg.SeverityUnlocalized != "FATAL" && pg.SeverityUnlocalized != "PANIC" &&
+	pg, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && pg.SeverityUnlocalized != "FATAL" && pg.SeverityUnlocalized != "PANIC" &&
 		pg.Severity != "FATAL" && pg.Severity != "PANIC"
 }

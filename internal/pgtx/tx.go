@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"strconv"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -73,7 +74,7 @@ func (tx *Tx) Run(ctx context.Context, stmts ...Statement) error {
 // COMMIT. A *StepError with severity ERROR means nothing was committed;
 // ErrCommitUnknown means nobody knows. After any error the transaction is over.
 func (tx *Tx) Commit(ctx context.Context, last ...Statement) error {
-	stmts := append(last[:len(last):len(last)], Statement{Step: StepCommit, SQL: "COMMIT"})
+	stmts := append(slices.Clip(last), Statement{Step: StepCommit, SQL: "COMMIT"})
 	tag, err := tx.pipeline(ctx, stmts)
 	switch {
 	case err == nil && tag.String() == "COMMIT":
