@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"os/user"
+	"path/filepath"
 	"strconv"
 	"syscall"
 	"testing"
@@ -101,4 +102,21 @@ func Unprivileged(tb testing.TB) *syscall.Credential {
 		tb.Fatalf("account %s has ids %s and %s", account.Username, account.Uid, account.Gid)
 	}
 	return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
+}
+
+// Dir is a directory of the test's that belongs to the account, and that it can
+// reach.
+func Dir(tb testing.TB, account *syscall.Credential) string {
+	tb.Helper()
+	dir := tb.TempDir()
+	if account == nil {
+		return dir
+	}
+	if err := os.Chown(dir, int(account.Uid), int(account.Gid)); err != nil {
+		tb.Fatalf("give directory to account: %v", err)
+	}
+	if err := os.Chmod(filepath.Dir(dir), 0o711); err != nil { //nolint:gosec // passing through is what it is for
+		tb.Fatalf("open directory to account: %v", err)
+	}
+	return dir
 }

@@ -253,8 +253,10 @@ func testTokenEndpoint(t *testing.T, b *kafka) {
 	client := newClient(t, cfg, kgo.WithHooks(&lost))
 	again := time.NewTicker(50 * time.Millisecond)
 	defer again.Stop()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*sessionLife)
+	defer cancel()
 	for endpoint.asked.Load() < 3 {
-		if err := checkClient(t, client); err != nil {
+		if err := connect.CheckKafka(ctx, client); err != nil {
 			t.Fatalf("after %d tokens: %v", endpoint.asked.Load(), err)
 		}
 		<-again.C
