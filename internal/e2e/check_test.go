@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"bytes"
 	"fmt"
 	"slices"
 	"testing"
@@ -18,14 +19,14 @@ func sound() facts {
 	zero := []record{event(0, 0), event(1, 1), event(2, 2), event(3, 3), again, event(5, 7)} // 5 and 6: an aborted transaction
 	one := []record{poison, event(10, 1), event(11, 2)}
 	f := facts{
-		keyed: true,
+		keyed: true, salt: []byte("0123456789abcdef"),
 		topic: map[int32][]record{0: zero, 1: one},
 		ends:  map[int32]int64{0: 8, 1: 3},
 		runs: []run{
-			{part: 0, from: 0, to: 2, owner: "x", epoch: 1, read: 2, applied: 2, keys: 2},
-			{part: 1, from: 0, to: 3, owner: "z", epoch: 4, read: 3, applied: 2, dead: 1, keys: 2},
-			{part: 0, from: 2, to: 5, owner: "x", epoch: 1, read: 3, applied: 2, duplicate: 1, keys: 2},
-			{part: 0, from: 5, to: 8, owner: "y", epoch: 2, read: 1, applied: 1, keys: 1},
+			{part: 0, from: 0, to: 2, owner: "x", epoch: 1, read: 2, applied: 2},
+			{part: 1, from: 0, to: 3, owner: "z", epoch: 4, read: 3, applied: 2, dead: 1},
+			{part: 0, from: 2, to: 5, owner: "x", epoch: 1, read: 3, applied: 2, duplicate: 1},
+			{part: 0, from: 5, to: 8, owner: "y", epoch: 2, read: 1, applied: 1},
 		},
 		positions: map[int32]position{0: {8, 3, "w"}, 1: {3, 4, "z"}},
 		letters:   []coordinate{{1, 0}},
@@ -35,6 +36,16 @@ func sound() facts {
 	}
 	for _, r := range one[1:] {
 		f.effects = append(f.effects, effect{r.ledger, 1, r.offset})
+	}
+	for i := range f.runs {
+		r, keys := &f.runs[i], [][]byte(nil)
+		for _, e := range f.effects {
+			if e.part == r.part && r.from <= e.offset && e.offset < r.to {
+				keys = append(keys, fingerprint(f.salt, e.Event))
+			}
+		}
+		slices.SortFunc(keys, bytes.Compare)
+		r.keys = bytes.Join(keys, nil)
 	}
 	return f
 }
@@ -80,9 +91,10 @@ func TestTamperedFactsFail(t *testing.T) {
 		"nobody's commit":         {chain, func(f *facts) { f.runs[0].epoch = 0 }},
 		"read too little":         {miscount, func(f *facts) { f.runs[0].read--; f.runs[0].applied-- }},
 		"counts do not add up":    {miscount, func(f *facts) { f.runs[0].duplicate++ }},
-		"duplicate as applied":    {miscount, func(f *facts) { f.runs[2].applied++; f.runs[2].duplicate--; f.runs[2].keys++ }},
-		"applied without its key": {miscount, func(f *facts) { f.runs[0].keys-- }},
-		"key without effect":      {miscount, func(f *facts) { f.runs[0].keys++ }},
+		"duplicate as applied":    {miscount, func(f *facts) { f.runs[2].applied++; f.runs[2].duplicate-- }},
+		"applied without its key": {torn, func(f *facts) { f.runs[0].keys = f.runs[0].keys[16:] }},
+		"another key":             {torn, func(f *facts) { f.runs[0].keys[3]++ }},
+		"key without effect":      {torn, func(f *facts) { f.runs[0].keys = append(f.runs[0].keys, f.runs[1].keys...) }},
 		"position behind":         {misplaced, func(f *facts) { f.positions[1] = position{2, 4, "z"} }},
 		"position ahead":          {misplaced, func(f *facts) { f.positions[1] = position{4, 4, "z"} }},
 		"position gone":           {misplaced, func(f *facts) { delete(f.positions, 1) }},
@@ -90,7 +102,7 @@ func TestTamperedFactsFail(t *testing.T) {
 		"no dead letter":          {letter, func(f *facts) { f.letters = nil }},
 		"dead letter twice":       {letter, func(f *facts) { f.letters = append(f.letters, f.letters[0]) }},
 		"good record dead":        {letter, func(f *facts) { f.letters = append(f.letters, coordinate{0, 1}) }},
-		"counts by coordinates":   {miscount, func(f *facts) { f.keyed = false }},
+		"keys where none belong":  {torn, func(f *facts) { f.keyed = false }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
