@@ -22,6 +22,9 @@ import (
 // patience bounds what a test helper waits for. It is not for timing anything.
 const patience = 30 * time.Second
 
+// lockTimeout turns a test that waits for a lock for ever into one that fails.
+const lockTimeout = "30s"
+
 // DB is one test's place in the database.
 type DB struct {
 	Schema string // our tables, migrated
@@ -113,6 +116,7 @@ func pool(ctx context.Context, tb testing.TB, dsn, searchPath string) *pgxpool.P
 		tb.Fatalf("test DSN: %v", err)
 	}
 	config.ConnConfig.RuntimeParams["search_path"] = searchPath
+	config.ConnConfig.RuntimeParams["lock_timeout"] = lockTimeout
 	config.MaxConns = 16
 	p, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {
@@ -142,7 +146,12 @@ func (db *DB) Exec(tb testing.TB, sql string, args ...any) {
 // test ends, if the test has not done so.
 func (db *DB) Conn(tb testing.TB) *pgx.Conn {
 	tb.Helper()
-	conn, err := pgx.Connect(tb.Context(), db.RuntimeDSN)
+	config, err := pgx.ParseConfig(db.RuntimeDSN)
+	if err != nil {
+		tb.Fatalf("test DSN: %v", err)
+	}
+	config.RuntimeParams["lock_timeout"] = lockTimeout
+	conn, err := pgx.ConnectConfig(tb.Context(), config)
 	if err != nil {
 		tb.Fatalf("test connection: %v", err)
 	}
