@@ -27,8 +27,8 @@ type Config struct {
 // Kafka is the source of the records.
 type Kafka struct {
 	Brokers              []string `yaml:"brokers" json:"brokers" validate:"required,min=1,dive,hostport" jsonschema:"seed brokers, host:port"`
-	Topics               []string `yaml:"topics" json:"topics" validate:"required,min=1,unique,dive,topic" jsonschema:"topics to consume, by name; patterns are refused"`
-	Group                string   `yaml:"group,omitempty" json:"group,omitempty" validate:"required,max=255" jsonschema:"consumer group (default: the pipeline's name)"`
+	Topics               []string `yaml:"topics" json:"topics" validate:"required,min=1,dive,topic" jsonschema:"topics to consume, by name; patterns are refused"`
+	Group                string   `yaml:"group,omitempty" json:"group,omitempty" validate:"max=255" jsonschema:"consumer group (default: the pipeline's name)"`
 	Start                Start    `yaml:"start,omitempty" json:"start,omitempty" jsonschema:"where the first start begins: earliest, latest, committed (the group's own offsets), or an RFC 3339 time; unset is earliest, unless the group already has offsets that are not ours, which is refused"`
 	TLS                  TLS      `yaml:"tls,omitempty" json:"tls,omitempty" jsonschema:"encryption towards the brokers"`
 	SASL                 SASL     `yaml:"sasl,omitempty" json:"sasl,omitempty" jsonschema:"authentication towards the brokers"`
@@ -42,7 +42,7 @@ type Kafka struct {
 
 // TLS secures the connections to Kafka. CA, Cert and Key are paths of PEM files.
 type TLS struct {
-	Enabled    bool   `yaml:"enabled,omitempty" json:"enabled,omitempty" jsonschema:"use TLS"`
+	Enabled    bool   `yaml:"enabled,omitempty" json:"enabled,omitempty" jsonschema:"speak TLS to the brokers"`
 	CA         string `yaml:"ca,omitempty" json:"ca,omitempty" validate:"omitempty,path" jsonschema:"PEM file with the authorities to trust (default: the system's)"`
 	Cert       string `yaml:"cert,omitempty" json:"cert,omitempty" validate:"omitempty,path" jsonschema:"PEM file with the client certificate"`
 	Key        string `yaml:"key,omitempty" json:"key,omitempty" validate:"omitempty,path" jsonschema:"PEM file with the client certificate's key"`
@@ -88,7 +88,7 @@ type Table struct {
 	Schema   string            `yaml:"schema,omitempty" json:"schema,omitempty" validate:"required,identifier" jsonschema:"schema of the table (default public)"`
 	Name     string            `yaml:"name" json:"name" validate:"required,identifier" jsonschema:"name of the table"`
 	Mode     string            `yaml:"mode,omitempty" json:"mode,omitempty" validate:"oneof=insert upsert" jsonschema:"insert (default), or upsert by the conflict columns"`
-	Conflict []string          `yaml:"conflict,omitempty" json:"conflict,omitempty" validate:"unique,dive,required,identifier" jsonschema:"upsert: the columns of the table's key"`
+	Conflict []string          `yaml:"conflict,omitempty" json:"conflict,omitempty" validate:"dive,required,identifier" jsonschema:"upsert: the columns of the table's key"`
 	Columns  map[string]string `yaml:"columns" json:"columns" validate:"required,min=1,dive,keys,required,identifier,endkeys,source" jsonschema:"column to source: a field path (order.id), a pointer (/a.b/c), header:NAME, or kafka:key, kafka:topic, kafka:partition, kafka:offset, kafka:timestamp, kafka:value"`
 }
 

@@ -71,12 +71,22 @@ func (p Postgres) keywords() string {
 	return b.String()
 }
 
-// connStringFault keeps the reason when it is about a file or a setting of
-// TLS, which quotes paths only, and drops everything else.
+// connStringFault keeps the reason when it is about a file, which quotes the
+// path only, or one of the driver's own sentences, which quote nothing. It
+// drops everything else.
 func connStringFault(err error) error {
 	var path *os.PathError
 	if errors.As(err, &path) {
 		return path
+	}
+	for _, reason := range []string{
+		"invalid port", "sslmode is invalid", "invalid connect_timeout", "unknown target_session_attrs value", "invalid sslcertmode",
+		"unable to add CA to cert pool", "unterminated quoted string", "unable to find service", "invalid keyword/value",
+		`both "sslcert" and "sslkey" are required`,
+	} {
+		if strings.Contains(err.Error(), reason) {
+			return errors.New("is not a usable connection string: " + reason)
+		}
 	}
 	return errConnString
 }

@@ -103,7 +103,9 @@ func (d *decoder) list(n *node, into reflect.Value, path string) {
 		inner := fmt.Sprintf("%s[%d]", path, i)
 		d.origins[inner] = item.origin
 		if item.shape != shapeScalar {
-			d.fault(item.origin, inner, "wants a text, found %s", item.shape)
+			if !d.bad[inner] {
+				d.fault(item.origin, inner, "wants a text, found %s", item.shape)
+			}
 			continue
 		}
 		d.scalar(item, list.Index(i), inner)
@@ -127,7 +129,9 @@ func (d *decoder) table(n *node, into reflect.Value, path string) {
 		inner := join(path, f.key)
 		d.origins[inner] = f.origin
 		if f.value.shape != shapeScalar {
-			d.fault(f.origin, inner, "wants a text, found %s", f.value.shape)
+			if !d.bad[inner] {
+				d.fault(f.origin, inner, "wants a text, found %s", f.value.shape)
+			}
 			continue
 		}
 		text := reflect.New(into.Type().Elem()).Elem()

@@ -15,8 +15,12 @@ import (
 // maxFile bounds a configuration file; a pipeline's is a few kilobytes.
 const maxFile = 1 << 20
 
-// maxDepth bounds nesting, aliases included.
-const maxDepth = 64
+// maxDepth and maxNodes bound what a file may unfold to, aliases included: a
+// few lines of aliases of aliases are a billion values.
+const (
+	maxDepth = 64
+	maxNodes = 100_000
+)
 
 // document turns the text of a file into nodes and remembers its lines.
 type document struct {
@@ -26,8 +30,11 @@ type document struct {
 	anchors map[string]ast.Node
 	keys    map[*token.Token]bool   // tokens that are keys
 	values  map[*token.Token]string // tokens that are values, and of which setting
-	lookup  lookup
-	faults  Faults
+	nodes   int
+
+	tooLarge bool // said once
+	lookup   lookup
+	faults   Faults
 }
 
 func newDocument(name string, from lookup) *document {
@@ -76,6 +83,9 @@ func (d *document) parse(text []byte) *node {
 		return nil
 	}
 	root.origin = start
+	for i, f := range d.faults {
+		d.faults[i].Excerpt = d.excerpt(f.Origin) // by now it is known what all values of the line are
+	}
 	return root
 }
 
@@ -102,6 +112,9 @@ func (d *document) syntaxFault(err error) {
 			origin = d.at(tk)
 		}
 	}
+	if origin.Line > 0 && origin.Line <= len(d.lines) && strings.Contains(string(d.lines[origin.Line-1]), "${") {
+		message += " (inside { } or [ ], a ${…} wants quotes)"
+	}
 	d.faults = append(d.faults, Fault{Origin: origin, Message: message, Excerpt: d.keyExcerpt(origin)})
 }
 
@@ -123,8 +136,11 @@ func (d *document) fault(at Origin, path, message string) {
 // node converts one value; path is for messages.
 func (d *document) node(n ast.Node, path string, depth int) *node {
 	null := &node{origin: d.at(n.GetToken())}
-	if depth > maxDepth {
-		d.fault(null.origin, path, "nested too deeply")
+	if d.nodes++; depth > maxDepth || d.nodes > maxNodes {
+		if !d.tooLarge {
+			d.fault(null.origin, path, "nested too deeply, or too many values")
+		}
+		d.tooLarge = true
 		return null
 	}
 	switch v := n.(type) {
@@ -132,8 +148,9 @@ func (d *document) node(n ast.Node, path string, depth int) *node {
 		if v.Value == nil {
 			return null
 		}
-		d.anchors[v.Name.GetToken().Value] = v.Value
-		return d.node(v.Value, path, depth+1)
+		value := d.node(v.Value, path, depth+1)
+		d.anchors[v.Name.GetToken().Value] = v.Value // behind its value: it cannot hold itself
+		return value
 	case *ast.AliasNode:
 		return d.alias(v, path, depth)
 	case *ast.MappingNode:
@@ -190,6 +207,9 @@ func (d *document) object(values []*ast.MappingValueNode, path string, at Origin
 		value := &node{origin: keyAt}
 		if v.Value != nil {
 			value = d.node(v.Value, inner, depth+1)
+		}
+		if value.shape == shapeObject {
+			value.origin = keyAt // a group has no place of its own
 		}
 		object.fields = append(object.fields, &field{key: key, origin: keyAt, value: value})
 	}

@@ -5,20 +5,20 @@ import "fmt"
 // DSN is a Postgres connection string whose password is never printed: every
 // way of turning it into text shows it with Mask in the password's place.
 type DSN struct {
-	value string
+	value Secret
 }
 
 // NewDSN wraps a connection string.
-func NewDSN(value string) DSN { return DSN{value: value} }
+func NewDSN(value string) DSN { return DSN{value: NewSecret(value)} }
 
 // Reveal returns the connection string as it is, for the driver alone.
-func (d DSN) Reveal() string { return d.value }
+func (d DSN) Reveal() string { return d.value.Reveal() }
 
 // IsZero reports whether none was given.
-func (d DSN) IsZero() bool { return d.value == "" }
+func (d DSN) IsZero() bool { return d.value.IsZero() }
 
 // String returns the connection string without its secrets.
-func (d DSN) String() string { return redactConnString(d.value) }
+func (d DSN) String() string { return redactConnString(d.Reveal()) }
 
 // GoString keeps %#v from showing the password.
 func (d DSN) GoString() string { return d.String() }
@@ -31,6 +31,6 @@ func (d DSN) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
 
 // UnmarshalText takes the value as it is.
 func (d *DSN) UnmarshalText(text []byte) error {
-	d.value = string(text)
+	*d = NewDSN(string(text))
 	return nil
 }

@@ -32,8 +32,11 @@ func (d *document) excerpt(at Origin) string {
 		}
 		text := strings.TrimSpace(tk.Origin)
 		next = min(len(line), column+len([]rune(text)))
-		if !d.showable(tk) || strings.Contains(text, "\n") {
-			text = Mask
+		if !d.showable(tk) || strings.ContainsAny(text, "\n@") {
+			text = Mask // an @ may follow a password, as in a URL
+		}
+		if text == Mask && gap == 0 && strings.HasSuffix(out.String(), Mask) {
+			continue
 		}
 		out.WriteString(strings.Repeat(" ", gap) + text)
 		width += gap + len([]rune(text))

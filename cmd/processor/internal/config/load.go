@@ -62,9 +62,9 @@ func load(text []byte, o Options, from lookup) (*Loaded, error) {
 			continue
 		}
 		d.bad[v.path] = true
-		at := d.nearest(v.path)
+		at, whole := d.nearest(v.path)
 		f := Fault{Path: v.path, Origin: at, Message: v.message}
-		if at.Kind == FromFile && !(v.missing && at.Line == 1) {
+		if at.Kind == FromFile && !whole {
 			f.Excerpt = doc.excerpt(at)
 		}
 		faults = append(faults, f)
@@ -104,14 +104,15 @@ func (d *decoder) settled(path string) bool {
 	return false
 }
 
-// nearest is where a setting was written, or the group it is missing from.
-func (d *decoder) nearest(path string) Origin {
+// nearest is where a setting was written, or the group it is missing from,
+// which may be the file as a whole.
+func (d *decoder) nearest(path string) (at Origin, whole bool) {
 	for ; path != ""; path = parent(path) {
 		if o, ok := d.origins[path]; ok {
-			return o
+			return o, false
 		}
 	}
-	return d.origins[""]
+	return d.origins[""], true
 }
 
 func parent(path string) string {

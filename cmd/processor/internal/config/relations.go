@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"net"
 	"net/url"
 	"slices"
@@ -21,7 +22,8 @@ func checkRelations(c *Config) []violation {
 	checkPostgres(&c.Postgres, add)
 	checkTable(c, add)
 	checkKey(c.Key, add)
-	add(c.Batch.MaxBytes > c.InflightBytes, "batch.max_bytes", "is more than inflight_bytes ("+c.InflightBytes.String()+")")
+	add(c.Batch.MaxBytes > c.InflightBytes, cmp.Or(unless(c.Batch.MaxBytes, Default().Batch.MaxBytes, "batch.max_bytes"), "inflight_bytes"),
+		"batch.max_bytes ("+c.Batch.MaxBytes.String()+") is more than inflight_bytes ("+c.InflightBytes.String()+")")
 	host, _, _ := net.SplitHostPort(c.Admin.Listen)
 	add(!c.Admin.AllowRemote && !isLoopback(host), "admin.listen",
 		"other machines could reach this address: listen on 127.0.0.1, or set admin.allow_remote: true")
@@ -31,8 +33,10 @@ func checkRelations(c *Config) []violation {
 type adder func(broken bool, path, message string)
 
 func checkKafka(k *Kafka, add adder) {
-	add(k.HeartbeatInterval > k.SessionTimeout/3, "kafka.heartbeat_interval",
-		"is more than a third of session_timeout ("+k.SessionTimeout.String()+")")
+	add(k.HeartbeatInterval > k.SessionTimeout/3,
+		cmp.Or(unless(k.HeartbeatInterval, Default().Kafka.HeartbeatInterval, "kafka.heartbeat_interval"), "kafka.session_timeout"),
+		"heartbeat_interval ("+k.HeartbeatInterval.String()+") is more than a third of session_timeout ("+k.SessionTimeout.String()+")")
+	twice(k.Topics, "kafka.topics", add)
 	t := k.TLS
 	for _, set := range []struct{ name, value string }{{"ca", t.CA}, {"cert", t.Cert}, {"key", t.Key}, {"server_name", t.ServerName}} {
 		add(!t.Enabled && set.value != "", "kafka.tls."+set.name, "has no effect: kafka.tls.enabled is not true")
@@ -74,8 +78,8 @@ func checkSASL(k *Kafka, add adder) {
 	readable := s.Mechanism == "PLAIN" || s.Mechanism == "OAUTHBEARER"
 	add(readable && !k.TLS.Enabled && !s.AllowPlaintext, at+"mechanism",
 		s.Mechanism+" without TLS sends the secret readable: set kafka.tls.enabled: true, or kafka.sasl.allow_plaintext: true")
-	if u, err := url.Parse(s.TokenURL); err == nil && u.Scheme == "http" {
-		add(!isLoopback(u.Hostname()) && !s.AllowPlaintext, at+"token_url",
+	if u, err := url.Parse(s.TokenURL); err == nil {
+		add(u.Scheme == "http" && !isLoopback(u.Hostname()) && !s.AllowPlaintext, at+"token_url",
 			"http sends the client secret readable: use https, or set kafka.sasl.allow_plaintext: true")
 		add(u.User != nil, at+"token_url", "takes no user and password: use client_id and client_secret")
 	}
@@ -118,25 +122,43 @@ func checkPostgres(p *Postgres, add adder) {
 func checkTable(c *Config, add adder) {
 	t := c.Sink.Table
 	const at = "sink.table."
-	add(t.Schema == c.Postgres.Schema, at+"schema", "is the schema of the program's own tables")
+	add(t.Schema == c.Postgres.Schema, cmp.Or(unless(t.Schema, Default().Sink.Table.Schema, at+"schema"), "postgres.schema"),
+		"the program's own tables want a schema of their own, the table is in "+t.Schema)
+	twice(t.Conflict, at+"conflict", add)
 	add(t.Mode == "upsert" && len(t.Conflict) == 0, at+"conflict", "is required with mode: upsert: the columns of the table's key")
 	add(t.Mode == "insert" && len(t.Conflict) > 0, at+"conflict", "has no effect with mode: insert")
-	for _, column := range t.Conflict {
+	for i, column := range t.Conflict {
 		_, mapped := t.Columns[column]
-		add(!mapped && t.Mode == "upsert" && len(t.Columns) > 0, at+"conflict", "names "+strconv.Quote(column)+", which is not among the columns")
+		add(!mapped && t.Mode == "upsert" && len(t.Columns) > 0, at+"conflict["+strconv.Itoa(i)+"]", "is not among the columns")
 	}
 }
 
 func checkKey(key Sources, add adder) {
-	seen := map[string]bool{}
+	twice(key, "key", add)
 	for i, source := range key {
 		at := "key" + index(i, len(key))
 		add(source == Coordinates, at, "coordinates stands alone: it means that there is no business key")
 		if source != Coordinates {
 			add(sourceFault(source) != "", at, sourceFault(source))
 		}
-		add(seen[source], at, "names the same source twice")
-		seen[source] = true
+	}
+}
+
+// unless gives the name of a setting that is not at its default: of two that
+// do not fit together, the one that was set is to blame.
+func unless[T comparable](value, standard T, name string) string {
+	if value == standard {
+		return ""
+	}
+	return name
+}
+
+// twice finds repeated entries of a list.
+func twice(list []string, path string, add adder) {
+	seen := map[string]bool{}
+	for i, entry := range list {
+		add(seen[entry], path+"["+strconv.Itoa(i)+"]", "is in the list twice")
+		seen[entry] = true
 	}
 }
 

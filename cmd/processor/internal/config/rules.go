@@ -45,7 +45,7 @@ func checkFields(c *Config) []violation {
 	violations := make([]violation, len(found))
 	for i, f := range found {
 		_, path, _ := strings.Cut(f.Namespace(), ".")
-		violations[i] = violation{path: mapPath(path), message: message(f), missing: f.Tag() == "required"}
+		violations[i] = violation{path: mapPath(path), message: message(f)}
 	}
 	return violations
 }
@@ -54,7 +54,6 @@ func checkFields(c *Config) []violation {
 type violation struct {
 	path    string
 	message string
-	missing bool
 }
 
 // mapPath turns the library's columns[a] into columns.a; an index stays.
@@ -99,8 +98,6 @@ func message(f validator.FieldError) string {
 		return "wants the path of a file, not its content"
 	case "http_url":
 		return "wants an http or https address"
-	case "unique":
-		return "names the same thing twice"
 	case "min", "gt":
 		return atLeast(f)
 	case "max":

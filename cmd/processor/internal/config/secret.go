@@ -11,21 +11,26 @@ const Mask = "***"
 // (fmt in all verbs, JSON, YAML, encoding.TextMarshaler) gives Mask; only
 // Reveal gives the value, for the one call that needs it.
 type Secret struct {
-	value string
+	value *string // behind a pointer, since %w and %p print fields without asking Format
 }
 
 // NewSecret wraps a value.
-func NewSecret(value string) Secret { return Secret{value: value} }
+func NewSecret(value string) Secret { return Secret{value: &value} }
 
 // Reveal returns the value itself. Do not print or wrap what it returns.
-func (s Secret) Reveal() string { return s.value }
+func (s Secret) Reveal() string {
+	if s.value == nil {
+		return ""
+	}
+	return *s.value
+}
 
 // IsZero reports whether no secret was given.
-func (s Secret) IsZero() bool { return s.value == "" }
+func (s Secret) IsZero() bool { return s.Reveal() == "" }
 
 // String returns Mask, or nothing for an empty secret.
 func (s Secret) String() string {
-	if s.value == "" {
+	if s.IsZero() {
 		return ""
 	}
 	return Mask
@@ -42,6 +47,6 @@ func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
 // UnmarshalText takes the value as it is.
 func (s *Secret) UnmarshalText(text []byte) error {
-	s.value = string(text)
+	*s = NewSecret(string(text))
 	return nil
 }
