@@ -66,7 +66,7 @@ Everything is removed when it ends.`,
 		},
 	}
 	f := cmd.Flags()
-	f.Int64Var(&o.Records, "records", 400_000, "records to send")
+	f.Int64Var(&o.Records, "records", 500_000, "records to send")
 	f.Int32Var(&o.Partitions, "partitions", 8, "partitions of the topic")
 	f.IntVar(&o.Members, "members", 2, "processes of each consumer")
 	f.Uint64Var(&o.Seed, "seed", 1, "seed of the orders and of the moments of the kills")

@@ -38,7 +38,7 @@ func (s *stage) count(ctx context.Context, sent ledger) (Result, error) {
 		tally *Tally
 		table string
 		flow  *flow
-	}{{&r.Ours, "orders", s.ours}, {&r.Naive, "naive_orders", s.naive}} {
+	}{{&r.Ours, "public.orders", s.ours}, {&r.Naive, "public.naive_orders", s.naive}} {
 		var err error
 		if *c.tally, err = tally(ctx, s.db, c.table, sent); err != nil {
 			return Result{}, fmt.Errorf("count %s: %w", c.table, err)
@@ -55,21 +55,20 @@ func (s *stage) count(ctx context.Context, sent ledger) (Result, error) {
 }
 
 // tally counts one table: in SQL what SQL can know, and against the ledger which
-// orders have how many rows.
+// orders have how many rows. The table's name is quoted where it has to be.
 func tally(ctx context.Context, db *pgxpool.Pool, table string, sent ledger) (Tally, error) {
 	var t Tally
-	name := pgx.Identifier{"public", table}.Sanitize()
 	err := db.QueryRow(ctx, `
 		SELECT count(*), count(*) - count(DISTINCT (kafka_partition, kafka_offset)), count(*) FILTER (WHERE back)
 		FROM (SELECT kafka_partition, kafka_offset,
 		             kafka_offset < lag(kafka_offset) OVER (PARTITION BY kafka_partition ORDER BY seq) AS back
-		      FROM `+name+`) rows`).Scan(&t.Rows, &t.Replayed, &t.OutOfOrder)
+		      FROM `+table+`) rows`).Scan(&t.Rows, &t.Replayed, &t.OutOfOrder)
 	if err != nil {
 		return Tally{}, err
 	}
 
 	seen := make([]bool, sent.distinct)
-	rows, err := db.Query(ctx, `SELECT coalesce(order_id, ''), count(*) FROM `+name+` GROUP BY order_id`)
+	rows, err := db.Query(ctx, `SELECT coalesce(order_id, ''), count(*) FROM `+table+` GROUP BY order_id`)
 	if err != nil {
 		return Tally{}, err
 	}

@@ -22,6 +22,8 @@ type Options struct {
 	Fetch      bool // ignore an installed Postgres
 	JSON       bool
 	Binary     string // path of the program whose verbs the children run
+
+	rate int // records a second sent, 0 is full speed
 }
 
 const (
@@ -78,7 +80,8 @@ func (s *stage) perform(ctx context.Context) (Result, error) {
 	finished := make(chan struct{})
 	group, working := errgroup.WithContext(ctx)
 	group.Go(func() error {
-		job := produce.Job{Brokers: []string{s.kafka.Address}, Topic: topic, Records: s.opt.Records, Repeat: repeatPercent, Seed: s.opt.Seed}
+		job := produce.Job{Brokers: []string{s.kafka.Address}, Topic: topic, Records: s.opt.Records, Repeat: repeatPercent, Seed: s.opt.Seed,
+			Rate: s.opt.rate}
 		if err := produce.Run(working, job, &sent); err != nil {
 			return err
 		}

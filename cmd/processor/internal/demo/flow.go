@@ -26,6 +26,7 @@ type observer interface {
 type flow struct {
 	name    string
 	total   int64
+	stall   time.Duration // without progress is a failure
 	say     *teller
 	healthy func() error // of the servers
 	store   observer
@@ -50,7 +51,7 @@ type moment struct {
 // newFlow draws the moments from the seed: the same for every flow.
 func newFlow(name string, o Options, say *teller, healthy func() error, store observer) *flow {
 	rng := rand.New(rand.NewPCG(o.Seed, 0x6B696C6C)) //nolint:gosec // a demo is to be repeatable
-	f := &flow{name: name, total: o.Records, say: say, healthy: healthy, store: store, victim: rng.IntN(o.Members)}
+	f := &flow{name: name, total: o.Records, stall: time.Minute, say: say, healthy: healthy, store: store, victim: rng.IntN(o.Members)}
 	for k := range kills {
 		// 10 to 20 %, 30 to 40 %, 50 to 60 % of the way, and up to 2 % later.
 		percent := float64(10+20*k) + 10*rng.Float64()
@@ -61,10 +62,8 @@ func newFlow(name string, o Options, say *teller, healthy func() error, store ob
 	return f
 }
 
-const (
-	glance = 20 * time.Millisecond // between two looks at the progress
-	stall  = time.Minute           // without progress is a failure
-)
+// glance is the time between two looks at the progress.
+const glance = 20 * time.Millisecond
 
 // run starts the processes and returns when all records are behind the flow. The
 // processes go on; kill or stop ends them.
@@ -95,8 +94,8 @@ func (f *flow) run(ctx context.Context) error {
 		case at > f.at.Load():
 			moved = time.Now()
 			f.at.Store(at)
-		case time.Since(moved) > stall:
-			return fmt.Errorf("nothing moved for %s at %d of %d records%s", stall, at, f.total, f.tails())
+		case time.Since(moved) > f.stall:
+			return fmt.Errorf("nothing moved for %s at %d of %d records%s", f.stall, at, f.total, f.tails())
 		}
 		if err := f.strike(ctx, at); err != nil {
 			return err

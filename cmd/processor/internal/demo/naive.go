@@ -115,8 +115,8 @@ func serveNaive(ctx context.Context, stdin io.Reader, log io.Writer) error {
 }
 
 func insert(ctx context.Context, conn *pgx.Conn, records []*kgo.Record) error {
-	columns := []string{"order_id", "customer", "amount", "currency", "status", "ts", "kafka_partition", "kafka_offset"}
-	_, err := conn.CopyFrom(ctx, pgx.Identifier{"public", "naive_orders"}, columns,
+	names := []string{"order_id", "customer", "amount", "currency", "status", "ts", "kafka_partition", "kafka_offset"}
+	_, err := conn.CopyFrom(ctx, pgx.Identifier{"public", "naive_orders"}, names,
 		pgx.CopyFromSlice(len(records), func(i int) ([]any, error) {
 			var o order
 			if err := json.Unmarshal(records[i].Value, &o); err != nil {

@@ -79,7 +79,7 @@ func (r Result) table() string {
 	line("applied (rows in the table)", r.Ours.Rows, r.Naive.Rows)
 	line("duplicates stopped", r.Ours.Stopped, r.Naive.Stopped)
 	line("killed with -9", r.Ours.Kills, r.Naive.Kills)
-	line("seconds", fmt.Sprintf("%.1f", r.Ours.Seconds), fmt.Sprintf("%.1f", r.Naive.Seconds))
+	line("seconds until all was done", fmt.Sprintf("%.1f", r.Ours.Seconds), fmt.Sprintf("%.1f", r.Naive.Seconds))
 	line("LOST", r.Ours.Lost, r.Naive.Lost)
 	line("DOUBLED", r.Ours.Doubled, r.Naive.Doubled)
 	line("  redelivered by the producer", r.Ours.Doubled-r.Ours.Replayed, r.Naive.Doubled-r.Naive.Replayed)

@@ -92,6 +92,9 @@ func underAccount(name string) string {
 	return " as account " + name
 }
 
+const columns = `seq bigint GENERATED ALWAYS AS IDENTITY, order_id text, customer text, amount numeric(12,2), currency text,
+	status text, ts timestamptz, kafka_partition integer, kafka_offset bigint`
+
 // createTables makes the two tables, which are the same and have no constraint that
 // could hide a doubled row, and a role that may do no more than a pipeline needs.
 // seq tells in which order the rows were written.
@@ -110,9 +113,7 @@ func (s *stage) createTables(ctx context.Context, password string) error {
 	}
 	// The password is of letters and digits.
 	_, err = s.db.Exec(ctx, `
-		CREATE TABLE public.orders (
-			seq bigint GENERATED ALWAYS AS IDENTITY, order_id text, customer text, amount numeric(12,2), currency text,
-			status text, ts timestamptz, kafka_partition integer, kafka_offset bigint);
+		CREATE TABLE public.orders (`+columns+`);
 		CREATE TABLE public.naive_orders (LIKE public.orders INCLUDING IDENTITY);
 		CREATE TABLE public.naive_at_work (pid bigint);
 		CREATE ROLE `+role+` LOGIN NOSUPERUSER PASSWORD '`+password+`';

@@ -130,10 +130,13 @@ func (c *Child) Kill() error {
 	return err
 }
 
+// Hush closes the child's input, as our death would.
+func (c *Child) Hush() { _ = c.stdin.Close() }
+
 // Stop asks the process to end, by the end of its input and by SIGTERM, and kills
 // it after grace. It returns how the process ended if that was not well.
 func (c *Child) Stop(grace time.Duration) error {
-	_ = c.stdin.Close()
+	c.Hush()
 	_ = c.cmd.Process.Signal(syscall.SIGTERM) // the process may be gone
 	timer := time.NewTimer(grace)
 	defer timer.Stop()
