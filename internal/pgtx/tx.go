@@ -9,8 +9,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strconv"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/jackc/pgx/v5"
