@@ -29,6 +29,9 @@ type world struct {
 
 var gen = []byte("generation") //nolint:gochecknoglobals // a constant
 
+// patient bounds nothing that a test waits for: machines stall.
+var patient = pgtx.Settings{Lock: time.Minute, Statement: time.Minute, Idle: time.Minute} //nolint:gochecknoglobals // a constant
+
 func newWorld(t *testing.T, partitions int32) *world {
 	t.Helper()
 	w := &world{DB: pgtest.New(t), t: t, topic: stream.UUID{0xaa, 1}}
@@ -49,7 +52,7 @@ func newWorld(t *testing.T, partitions int32) *world {
 
 func (w *world) create(first, count int32) {
 	w.t.Helper()
-	tx, err := pgtx.Begin(w.t.Context(), w.conn, pgtx.DefaultSettings)
+	tx, err := pgtx.Begin(w.t.Context(), w.conn, patient)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -65,7 +68,7 @@ func (w *world) part(n int32) stream.Partition { return stream.Partition{Topic: 
 
 func (w *world) load(n int32) *View {
 	w.t.Helper()
-	v, err := w.store.Load(w.t.Context(), w.conn, pgtx.DefaultSettings, w.id, w.part(n))
+	v, err := w.store.Load(w.t.Context(), w.conn, patient, w.id, w.part(n))
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -73,7 +76,7 @@ func (w *world) load(n int32) *View {
 }
 
 func (w *world) catchUp(v *View, n int32) error {
-	return w.store.CatchUp(w.t.Context(), w.conn, pgtx.DefaultSettings, w.id, w.part(n), v)
+	return w.store.CatchUp(w.t.Context(), w.conn, patient, w.id, w.part(n), v)
 }
 
 // fps is a run of the fingerprints with these numbers, sorted.
@@ -95,7 +98,7 @@ func newRun(v *View, id byte, numbers ...int) Run {
 // append commits the runs as a committer does, without a fence.
 func (w *world) append(ctx context.Context, conn *pgx.Conn, runs ...Run) error {
 	var xact string
-	tx, err := pgtx.Begin(ctx, conn, pgtx.DefaultSettings, pgtx.Statement{
+	tx, err := pgtx.Begin(ctx, conn, patient, pgtx.Statement{
 		Step: pgtx.StepFence, SQL: "SELECT pg_catalog.pg_current_xact_id()::text",
 		Row: func(r pgtx.Row) error { return r.Scan(&xact) },
 	})
@@ -253,7 +256,7 @@ func TestAppendOtherTransaction(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
 	v := w.load(0)
-	tx, err := pgtx.Begin(t.Context(), w.conn, pgtx.DefaultSettings)
+	tx, err := pgtx.Begin(t.Context(), w.conn, patient)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -318,12 +321,12 @@ func TestAppendLockOrder(t *testing.T) {
 		conn := w.Conn(t)
 		go func() {
 			for range 100 {
-				a, err := w.store.Load(ctx, conn, pgtx.DefaultSettings, w.id, w.part(int32(member)))
+				a, err := w.store.Load(ctx, conn, patient, w.id, w.part(int32(member)))
 				if err != nil {
 					ended <- err
 					return
 				}
-				b, err := w.store.Load(ctx, conn, pgtx.DefaultSettings, w.id, w.part(int32(1-member)))
+				b, err := w.store.Load(ctx, conn, patient, w.id, w.part(int32(1-member)))
 				if err != nil {
 					ended <- err
 					return
@@ -371,7 +374,7 @@ func TestHeads(t *testing.T) {
 	w.Exec(t, "UPDATE "+w.Relation("logs")+" SET state = 'closed' WHERE partition = 2")
 	type names struct{ head, manifest stream.UUID }
 	got := map[int32]names{}
-	err := pgtx.Once(t.Context(), w.conn, pgtx.DefaultSettings,
+	err := pgtx.Once(t.Context(), w.conn, patient,
 		w.store.Heads(w.id, []stream.Partition{w.part(1), w.part(0), w.part(2), w.part(7), {Number: 1}}, func(p stream.Partition, head, manifest stream.UUID) {
 			if p.Topic != w.topic {
 				t.Errorf("topic %s", p.Topic)
@@ -392,7 +395,7 @@ func TestNoLog(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
 	v := w.load(0)
-	if _, err := w.store.Load(t.Context(), w.conn, pgtx.DefaultSettings, w.id, w.part(5)); !errors.Is(err, ErrNoLog) {
+	if _, err := w.store.Load(t.Context(), w.conn, patient, w.id, w.part(5)); !errors.Is(err, ErrNoLog) {
 		t.Errorf("load: %v", err)
 	}
 	if err := w.catchUp(v, 5); !errors.Is(err, ErrNoLog) {

@@ -191,9 +191,13 @@ type Server struct {
 // means the database may have gone back.
 func Identify(ctx context.Context, conn *pgx.Conn) (Server, error) {
 	var s Server
-	err := conn.QueryRow(ctx, `SELECT (SELECT system_identifier FROM pg_control_system()),
-		CASE WHEN pg_is_in_recovery() THEN '' ELSE left(pg_walfile_name(pg_current_wal_lsn()), 8) END,
-		current_setting('server_version_num')::int`).Scan(&s.SystemID, &s.Timeline, &s.Version)
+	// Names are qualified, since the session's search path is whatever it is, and the
+	// statement is unnamed: behind a pooler the next one may reach another session.
+	err := conn.QueryRow(ctx, `SELECT (SELECT system_identifier FROM pg_catalog.pg_control_system()),
+		CASE WHEN pg_catalog.pg_is_in_recovery() THEN ''
+		ELSE pg_catalog.left(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), 8) END,
+		pg_catalog.current_setting('server_version_num')::pg_catalog.int4`, pgx.QueryExecModeExec).
+		Scan(&s.SystemID, &s.Timeline, &s.Version)
 	if err != nil {
 		return s, fmt.Errorf("identify the server: %w", err)
 	}
