@@ -20,7 +20,7 @@ import (
 )
 
 // patience bounds a broker's start on a busy machine.
-const patience = 90 * time.Second
+const patience = 3 * time.Minute
 
 // Listener is one more door of a private broker, on 127.0.0.1.
 type Listener struct {
