@@ -42,15 +42,15 @@ CREATE TABLE orders (id text PRIMARY KEY, customer text NOT NULL, status text NO
 CREATE TABLE points (customer text PRIMARY KEY, balance bigint NOT NULL);`
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := run(ctx); err != nil {
+	if err := run(); err != nil {
 		fmt.Fprintln(os.Stderr, "points:", err)
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context) error {
+func run() error {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
 	pg, err := pgxpool.ParseConfig(cmp.Or(os.Getenv("EFFECTONCE_DSN"), "postgres://127.0.0.1/shop"))
 	if err != nil {
 		return err

@@ -25,7 +25,7 @@ func TestARedeliveredMessageDoesNotGrantTwice(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	schema := pgx.Identifier{db.User}.Sanitize()
-	for _, sql := range strings.Split(strings.TrimSpace(tables), "\n") {
+	for sql := range strings.SplitSeq(strings.TrimSpace(tables), "\n") {
 		db.Exec(t, strings.Replace(sql, "CREATE TABLE ", "CREATE TABLE "+schema+".", 1))
 	}
 	broker := kafkatest.Fake(t, 4, "events").ListenAddrs()[0]

@@ -162,7 +162,7 @@ func (c *committer) conclude(ctx context.Context, tx *pgtx.Tx, w *work, xact str
 		}
 	}
 	last := []pgtx.Statement{setConstraints, c.p.log.Append(xact, runs)}
-	if letters, any := sink.DeadLetters(c.p.cfg.Schema, c.p.pipeline.ID, c.letters()); any {
+	if letters, some := sink.DeadLetters(c.p.cfg.Schema, c.p.pipeline.ID, c.letters()); some {
 		last = append(last, letters)
 	}
 	if err := tx.Commit(ctx, last...); err != nil {
@@ -202,11 +202,7 @@ func (c *committer) committed(w *work, took time.Duration) {
 // failed acts on the verdict. After a combined transaction failed, its partitions
 // commit alone until each succeeded once, so one never holds up the others.
 func (c *committer) failed(ctx context.Context, w *work, err error) {
-	var at *pgtx.StepError
-	step := pgtx.StepBegin
-	if errors.As(err, &at) {
-		step = at.Step
-	}
+	step := stepOf(err)
 	v := verdict(step, err)
 	c.p.metrics.failed(v)
 	if v == Unknown {
@@ -218,6 +214,14 @@ func (c *committer) failed(ctx context.Context, w *work, err error) {
 		return
 	}
 	c.judge(ctx, w.parts[0], v, step, err)
+}
+
+// stepOf is the step an error happened in; before the first it is BEGIN.
+func stepOf(err error) pgtx.Step {
+	if at, ok := errors.AsType[*pgtx.StepError](err); ok {
+		return at.Step
+	}
+	return pgtx.StepBegin
 }
 
 // judge acts on a verdict against one partition.

@@ -106,15 +106,15 @@ func TestTheDatabaseGoesBack(t *testing.T) {
 		w.produce(t, ids(300, 500)...)
 	})
 	restore := sync.OnceFunc(func() {
-		script := "BEGIN;"
+		var script strings.Builder
 		for table, name := range tables {
 			if table == w.db.Relation("logs") {
-				script += fmt.Sprintf(`UPDATE %s l SET head = c.head, head_id = c.head_id FROM %s c WHERE c.id = l.id;`, table, quoted(w.db.User, name))
+				fmt.Fprintf(&script, `UPDATE %s l SET head = c.head, head_id = c.head_id FROM %s c WHERE c.id = l.id;`, table, quoted(w.db.User, name))
 				continue
 			}
-			script += fmt.Sprintf("DELETE FROM %s; INSERT INTO %s SELECT * FROM %s;", table, table, quoted(w.db.User, name))
+			fmt.Fprintf(&script, "DELETE FROM %s; INSERT INTO %s SELECT * FROM %s;", table, table, quoted(w.db.User, name))
 		}
-		w.db.Exec(t, script+"COMMIT")
+		w.db.Exec(t, "BEGIN;"+script.String()+"COMMIT")
 	})
 	w.run(t, func() bool {
 		if !w.at(t, 300)() && !w.at(t, 500)() {

@@ -34,11 +34,11 @@ func (c *committer) isolate(ctx context.Context, p *part) {
 	poison, start := p.q.blame.poison, time.Now()
 	err := c.tryIsolate(ctx, p)
 	w := &work{parts: []*part{p}}
-	var flood *poisoned
+	flood, flooded := errors.AsType[*poisoned](err)
 	switch {
 	case err == nil:
 		c.committed(w, time.Since(start))
-	case errors.As(err, &flood): // no dead letter of this batch is written
+	case flooded: // no dead letter of this batch is written
 		p.q.blame.poison = poison
 		c.halt(p, rebalance.Cause{
 			Code: "poison_flood", Fix: "mend the table or the mapping, then restart this member",
@@ -53,13 +53,10 @@ func (c *committer) isolate(ctx context.Context, p *part) {
 // failedIsolation judges an error that no record was found guilty of. One that
 // would isolate again is the moment's: the batch is tried again as it is.
 func (c *committer) failedIsolation(ctx context.Context, w *work, err error) {
-	var at *pgtx.StepError
-	if errors.As(err, &at) {
-		if v := verdict(at.Step, err); v == Isolate || v == Suspect || v == Privilege {
-			w.parts[0].q.blame.tries++
-			c.again(w, backoff(w.parts[0].q.blame.tries))
-			return
-		}
+	if accuses(verdict(stepOf(err), err)) {
+		w.parts[0].q.blame.tries++
+		c.again(w, backoff(w.parts[0].q.blame.tries))
+		return
 	}
 	c.failed(ctx, w, err)
 }
@@ -205,25 +202,18 @@ func (e *refused) Error() string { return e.faults[0].Error() }
 // accused reports whether the error may be a record's fault. A refused row and a
 // missing right were told apart before isolation began.
 func (s *isolation) accused(err error) bool {
-	var own *refused
-	if errors.As(err, &own) {
+	if _, ok := errors.AsType[*refused](err); ok {
 		return true
 	}
-	var at *pgtx.StepError
-	if !errors.As(err, &at) {
-		return false
-	}
-	switch verdict(at.Step, err) {
-	case Isolate, Suspect, Privilege:
-		return true
-	}
-	return false
+	return accuses(verdict(stepOf(err), err))
 }
+
+// accuses reports whether a verdict may be against a record.
+func accuses(v Verdict) bool { return v == Isolate || v == Suspect || v == Privilege }
 
 // condemn makes a dead letter of a record that failed alone.
 func (s *isolation) condemn(i int, err error) error {
-	var own *refused
-	if errors.As(err, &own) {
+	if own, ok := errors.AsType[*refused](err); ok {
 		s.c.bury(own.faults[0])
 		return nil
 	}

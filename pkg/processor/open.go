@@ -31,25 +31,19 @@ import (
 // reach bounds one attempt to reach a dependency.
 const reach = 10 * time.Second
 
-// openPatiently opens the pipeline, trying again while a dependency is down. It
-// returns nil, nil when ctx ended first.
+// openPatiently opens the pipeline, trying again while a dependency is down. When
+// ctx ends first, its error is returned.
 func openPatiently(ctx context.Context, cfg Config) (*Processor, error) {
 	for tries := 1; ; tries++ {
 		p, err := open(ctx, cfg)
-		if err == nil {
-			return p, nil
-		}
-		if ctx.Err() != nil {
-			return nil, nil
-		}
-		if !transient(err) {
-			return nil, err
+		if err == nil || !transient(err) {
+			return p, err
 		}
 		wait := backoff(tries + 3)
 		cfg.Logger.Warn().Err(err).Dur("wait", wait).Msg("a dependency is down, trying again")
 		select {
 		case <-ctx.Done():
-			return nil, nil
+			return nil, ctx.Err()
 		case <-time.After(wait):
 		}
 	}
@@ -57,8 +51,7 @@ func openPatiently(ctx context.Context, cfg Config) (*Processor, error) {
 
 // transient reports whether waiting may mend an error of opening.
 func transient(err error) bool {
-	var pg *pgconn.PgError
-	if errors.As(err, &pg) {
+	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
 		return slices.Contains([]string{"08", "53", "55", "57"}, pg.Code[:2])
 	}
 	var dial *pgconn.ConnectError
@@ -172,7 +165,7 @@ func (p *Processor) openKafka(ctx context.Context) error {
 		return err
 	}
 	p.metrics = newMetrics(p.cfg.Registry, p)
-	return p.join()
+	return p.join(ctx)
 }
 
 // register writes the pipeline's, topics', positions' and logs' rows that are not
@@ -282,7 +275,7 @@ func (p *Processor) openPools(ctx context.Context) error {
 }
 
 // join makes the group's client: from here on callbacks come.
-func (p *Processor) join() error {
+func (p *Processor) join(ctx context.Context) error {
 	p.group = rebalance.New(rebalance.Config{
 		Pipeline: p.cfg.Pipeline, ID: p.pipeline.ID, Topics: maps.Clone(p.topics), Grows: len(p.cfg.Key) == 0,
 		Holder: holder(), Sessions: p.sessions, Grace: p.cfg.Grace, OnReset: p.cfg.OnReset,
@@ -295,7 +288,7 @@ func (p *Processor) join() error {
 		kgo.FetchMaxWait(250*time.Millisecond), kgo.FetchMaxPartitionBytes(512<<10), kgo.FetchMaxBytes(16<<20),
 		kgo.MetadataMaxAge(30*time.Second), kgo.KeepControlRecords(),
 	)
-	opts = append(opts, p.group.Options()...)
+	opts = append(opts, p.group.Options(context.WithoutCancel(ctx))...)
 	if !p.cfg.Dirty {
 		opts = append(opts, kgo.FetchIsolationLevel(kgo.ReadCommitted()))
 	}

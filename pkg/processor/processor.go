@@ -65,7 +65,10 @@ func Run(ctx context.Context, cfg Config) error {
 		return fmt.Errorf("%w: %w", ErrConfig, err)
 	}
 	p, err := openPatiently(ctx, cfg)
-	if err != nil || p == nil {
+	if ctx.Err() != nil && p == nil {
+		return nil // told to stop before it began
+	}
+	if err != nil {
 		return err
 	}
 	defer p.close()

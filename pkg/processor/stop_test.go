@@ -35,7 +35,7 @@ func (w *world) admin(t *testing.T) {
 
 // get asks the admin address; empty while it does not listen.
 func (w *world) get(path string) string {
-	resp, err := http.Get("http://" + w.cfg.Admin + path) //nolint:noctx // loopback, in a test
+	resp, err := http.Get("http://" + w.cfg.Admin + path)
 	if err != nil {
 		return ""
 	}

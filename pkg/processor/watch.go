@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/rs/zerolog"
 
 	"effectonce/internal/pgtx"
 	"effectonce/pkg/offsets"
@@ -101,27 +102,28 @@ var errOtherCluster = errors.New("connected to another Postgres cluster than the
 
 // tell logs and counts what the group reports.
 func (p *Processor) tell(e rebalance.Event) {
-	l := p.logger.Info()
+	level := zerolog.InfoLevel
 	switch e.Kind {
 	case "stopped":
-		l = p.logger.Error()
+		level = zerolog.ErrorLevel
 	case "takeover":
 		p.metrics.takeovers.Inc()
 	case "fenced":
 		p.metrics.fenced.Inc()
-		l = p.logger.Warn()
+		level = zerolog.WarnLevel
 	case "ended_backend", "external_reset", "retry":
-		l = p.logger.Warn()
+		level = zerolog.WarnLevel
 	}
-	l = l.Str("topic", e.Name.Topic).Int32("partition", e.Name.Number)
+	with := p.logger.With().Str("topic", e.Name.Topic).Int32("partition", e.Name.Number)
 	if e.Claim.Epoch > 0 {
-		l = l.Int64("epoch", e.Claim.Epoch).Int64("offset", e.Claim.Next)
+		with = with.Int64("epoch", e.Claim.Epoch).Int64("offset", e.Claim.Next)
 	}
 	if e.Cause.Code != "" {
-		l = l.Str("cause", e.Cause.Code).Str("why", e.Cause.Text)
-		if e.Cause.Fix != "" {
-			l = l.Str("fix", e.Cause.Fix)
-		}
+		with = with.Str("cause", e.Cause.Code).Str("why", e.Cause.Text)
 	}
-	l.Err(e.Err).Msg(e.Kind)
+	if e.Cause.Fix != "" {
+		with = with.Str("fix", e.Cause.Fix)
+	}
+	logger := with.Logger()
+	logger.WithLevel(level).Err(e.Err).Msg(e.Kind)
 }

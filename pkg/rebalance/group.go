@@ -69,8 +69,9 @@ func New(cfg Config, board Board) *Group {
 	}
 }
 
-// Options are the client options this package owns.
-func (g *Group) Options() []kgo.Opt {
+// Options are the client options this package owns. ctx lives as long as the client
+// and is not the signal's: a client whose context ends cannot leave the group.
+func (g *Group) Options(ctx context.Context) []kgo.Opt {
 	return []kgo.Opt{
 		kgo.BlockRebalanceOnPoll(),
 		kgo.ConsumeStartOffset(kgo.NewOffset().AtStart()), // never used: Adjust names every offset
@@ -78,7 +79,7 @@ func (g *Group) Options() []kgo.Opt {
 		kgo.OnPartitionsAssigned(g.assigned), kgo.OnOffsetsFetched(g.fetched), kgo.AdjustFetchOffsetsFn(g.adjust),
 		kgo.OnPartitionsRevoked(g.dropped), kgo.OnPartitionsLost(g.dropped),
 		kgo.AutoCommitMarks(),
-		kgo.WithContext(stamped(context.Background(), g.cfg.Pipeline)),
+		kgo.WithContext(stamped(ctx, g.cfg.Pipeline)),
 	}
 }
 
