@@ -45,32 +45,28 @@ func (p *Proxy) serve(client net.Conn) {
 	})
 	defer func() { _ = client.Close() }() // likewise
 	r := bufio.NewReaderSize(client, buffer)
-	for {
-		code, packet, err := readStartup(r)
-		switch {
-		case err != nil:
-			return
-		case code == codeSSL, code == codeGSS:
-			if _, err := client.Write([]byte{'N'}); err != nil {
-				return
-			}
-		default:
-			server, err := net.Dial("tcp", p.upstream)
-			if err != nil {
-				return
-			}
-			defer func() { _ = server.Close() }() // dropped on purpose
-			if _, err := server.Write(packet); err != nil {
-				return
-			}
-			if code == codeCancel {
-				_, _ = server.Read(make([]byte, 1)) // the server closes when it has passed the signal on
-				return
-			}
-			newSession(p, client, server, parameter(packet, "application_name")).run(r)
+	code, packet, err := readStartup(r)
+	for ; err == nil && (code == codeSSL || code == codeGSS); code, packet, err = readStartup(r) {
+		if _, err := client.Write([]byte{'N'}); err != nil {
 			return
 		}
 	}
+	if err != nil {
+		return
+	}
+	server, err := net.Dial("tcp", p.upstream)
+	if err != nil {
+		return
+	}
+	defer func() { _ = server.Close() }() // dropped on purpose
+	if _, err := server.Write(packet); err != nil {
+		return
+	}
+	if code == codeCancel {
+		_, _ = server.Read(make([]byte, 1)) // the server closes when it has passed the signal on
+		return
+	}
+	newSession(p, client, server, parameter(packet, "application_name")).run(r)
 }
 
 func newSession(p *Proxy, client, server net.Conn, application string) *session {
@@ -111,32 +107,20 @@ func (s *session) frontend(r *bufio.Reader, w *bufio.Writer) {
 		if err != nil {
 			return
 		}
-		var body []byte
-		if h.kind == 'Q' || h.kind == 'P' {
-			if body, err = readBody(r, h); err != nil {
-				return
-			}
-			sql := statementText(h, body)
-			hold := s.proxy.takeHold(sql)
-			if hold == HoldBefore && !s.hold(w, hold) {
-				return
-			}
-			behind = behind || hold == HoldBehind
-			if s.statement(sql) == CutBeforeCommit {
-				_ = w.Flush() // the server may have what came before
-				s.end()
-				s.fire(CutBeforeCommit)
-				return
-			}
-		}
-		if h.kind == 'Q' || h.kind == 'S' || h.kind == 'F' {
-			s.mu.Lock()
-			s.syncs++
-			s.mu.Unlock()
-		}
-		if forward(w, r, h, body) != nil {
+		body, fault, err := s.sends(r, h)
+		if err != nil {
 			return
 		}
+		if fault == CutBeforeCommit {
+			_ = w.Flush() // the server may have what came before
+			s.end()
+			s.fire(fault)
+			return
+		}
+		if fault == HoldBefore && !s.hold(w, fault) || forward(w, r, h, body) != nil {
+			return
+		}
+		behind = behind || fault == HoldBehind
 		if behind && (h.kind == 'Q' || h.kind == 'E') {
 			if behind = false; !s.hold(w, HoldBehind) {
 				return
@@ -161,6 +145,23 @@ func (s *session) hold(w *bufio.Writer, f Fault) bool {
 	}
 }
 
+// sends looks at one message of the client's: its body, if it was read for that,
+// and the fault that hits it.
+func (s *session) sends(r *bufio.Reader, h header) (body []byte, fault Fault, err error) {
+	if h.kind == 'Q' || h.kind == 'P' {
+		if body, err = readBody(r, h); err != nil {
+			return nil, 0, err
+		}
+		fault = s.statement(statementText(h, body))
+	}
+	if h.kind == 'Q' || h.kind == 'S' || h.kind == 'F' {
+		s.mu.Lock()
+		s.syncs++
+		s.mu.Unlock()
+	}
+	return body, fault, nil
+}
+
 // statement remembers the open transaction's statements and returns the fault
 // that hits this one.
 func (s *session) statement(sql string) Fault {
@@ -169,7 +170,7 @@ func (s *session) statement(sql string) Fault {
 	}
 	if !isCommit(sql) {
 		s.statements = append(s.statements, sql)
-		return 0
+		return s.proxy.takeHold(sql)
 	}
 	fault, filter := s.proxy.take(s.statements)
 	s.statements = s.statements[:0]
