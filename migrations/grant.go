@@ -30,14 +30,13 @@ func (m *Migrator) Grant(ctx context.Context, role string) error {
 	if err := m.Check(ctx); err != nil {
 		return err
 	}
-	tx, err := m.db.BeginTx(ctx, nil)
+	tx, err := m.lock.begin(ctx, m.db) // two grants at once would meet on the catalog's rows
 	if err != nil {
-		return fmt.Errorf("grant: %w", err)
+		return fmt.Errorf("grant to %q: %w", role, err)
 	}
 	defer func() { _ = tx.Rollback() }() // after COMMIT it does nothing
-	// Two grants at once would meet on the catalog's rows.
-	if _, err := tx.ExecContext(ctx, lockStatement(m.schema)+";\n"+grants); err != nil {
-		return fmt.Errorf("grant to %q: %w", role, explain(err))
+	if _, err := tx.ExecContext(ctx, grants); err != nil {
+		return fmt.Errorf("grant to %q: %w", role, err)
 	}
 	if err := tx.Commit(); err != nil {
 		return fmt.Errorf("grant to %q: %w", role, err)

@@ -5,7 +5,8 @@
 //
 // Nothing relies on session state: every statement names its schema, and each
 // migration sets its search path and timeouts for its own transaction. It works
-// behind a transaction pooler that has two connections to give.
+// behind a transaction pooler that has two connections to give, one to hold the
+// lock and one to work, however many members wait.
 package migrations
 
 import (
@@ -26,6 +27,7 @@ type Migrator struct {
 	schema  string
 	db      *sql.DB
 	scripts []script
+	lock    *tableLock
 	goose   *goose.Provider
 }
 
@@ -46,7 +48,7 @@ func Open(ctx context.Context, config *pgx.ConnConfig, schema string) (*Migrator
 	}
 	config = config.Copy()
 	config.DefaultQueryExecMode = pgx.QueryExecModeExec // nothing is prepared by name: a pooler may stand between
-	m := &Migrator{schema: schema, db: stdlib.OpenDB(*config), scripts: scripts}
+	m := &Migrator{schema: schema, db: stdlib.OpenDB(*config), scripts: scripts, lock: newTableLock(schema)}
 	if err := m.init(ctx); err != nil {
 		_ = m.db.Close() // the first error is the one to tell
 		return nil, err
@@ -71,7 +73,7 @@ func (m *Migrator) init(ctx context.Context) error {
 		steps[i] = goose.NewGoMigration(s.version, run(s.up), run(s.down))
 	}
 	m.goose, err = goose.NewProvider(goose.DialectCustom, m.db, nil, goose.WithStore(store),
-		goose.WithGoMigrations(steps...), goose.WithDisableGlobalRegistry(true), goose.WithLocker(newTableLock(m.schema)))
+		goose.WithGoMigrations(steps...), goose.WithDisableGlobalRegistry(true), goose.WithLocker(m.lock))
 	if err != nil {
 		return fmt.Errorf("set up goose: %w", err)
 	}
