@@ -39,10 +39,10 @@ var DefaultSettings = Settings{Lock: 30 * time.Second, Statement: 60 * time.Seco
 // stays generic.
 func (s Settings) statement() Statement {
 	ms := func(d time.Duration) Param { return Text(strconv.FormatInt(d.Milliseconds(), 10)) }
-	return Statement{Step: StepBegin, SQL: `SELECT set_config('search_path', '', true), set_config('lock_timeout', $1, true),
-		set_config('statement_timeout', $2, true), set_config('idle_in_transaction_session_timeout', $3, true),
-		set_config('TimeZone', 'UTC', true), set_config('jit', 'off', true),
-		set_config('plan_cache_mode', 'force_generic_plan', true)`,
+	return Statement{Step: StepBegin, SQL: `SELECT pg_catalog.set_config('search_path', '', true), pg_catalog.set_config('lock_timeout', $1, true),
+		pg_catalog.set_config('statement_timeout', $2, true), pg_catalog.set_config('idle_in_transaction_session_timeout', $3, true),
+		pg_catalog.set_config('TimeZone', 'UTC', true), pg_catalog.set_config('jit', 'off', true),
+		pg_catalog.set_config('plan_cache_mode', 'force_generic_plan', true)`,
 		Params: []Param{ms(s.Lock), ms(s.Statement), ms(s.Idle)}}
 }
 
