@@ -43,7 +43,7 @@ func Start(tb testing.TB, s Server) <-chan struct{} {
 	if err != nil {
 		tb.Fatalf("server lifeline: %v", err)
 	}
-	cmd := exec.Command("sh", append([]string{"-c", guard, "sh", s.Signal}, s.Args...)...) //nolint:gosec,noctx // the test's own words; the lifeline ends it
+	cmd := exec.Command("sh", append([]string{"-c", guard, "sh", s.Signal}, s.Args...)...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = lifeline, log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: s.Account}
 	if err := cmd.Start(); err != nil {
@@ -69,11 +69,11 @@ func Ports(tb testing.TB, n int) []int {
 	tb.Helper()
 	const low, high, last = 10_000, 28_000, 32_000
 	ports := make([]int, 0, n)
-	for port := low + rand.IntN(high-low); len(ports) < n; port++ { //nolint:gosec // not a secret
+	for port := low + rand.IntN(high-low); len(ports) < n; port++ {
 		if port > last {
 			tb.Fatal("no free port")
 		}
-		probe, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port))) //nolint:noctx // loopback
+		probe, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
 		if err != nil {
 			continue // taken
 		}
@@ -115,7 +115,7 @@ func Dir(tb testing.TB, account *syscall.Credential) string {
 	if err := os.Chown(dir, int(account.Uid), int(account.Gid)); err != nil {
 		tb.Fatalf("give directory to account: %v", err)
 	}
-	if err := os.Chmod(filepath.Dir(dir), 0o711); err != nil { //nolint:gosec // passing through is what it is for
+	if err := os.Chmod(filepath.Dir(dir), 0o711); err != nil {
 		tb.Fatalf("open directory to account: %v", err)
 	}
 	return dir

@@ -41,7 +41,7 @@ func TestDecompressionBomb(t *testing.T) {
 			topic := kafkatest.Topic(t, 1)
 			produceBatch(t, topic, bomb(t, c.codec, c.bits, c.size))
 			var small *kgo.ErrDecompressTooLarge
-			err, taken := open(t, topic, batchCap)
+			taken, err := open(t, topic, batchCap)
 			if !errors.As(err, &small) || small.Topic != topic || small.Offset != 0 {
 				t.Errorf("error is %v, want ErrDecompressTooLarge at offset 0 of %s", err, topic)
 			}
@@ -49,7 +49,7 @@ func TestDecompressionBomb(t *testing.T) {
 				t.Errorf("%d MiB were taken for a batch of %d MiB with a cap of 1 MiB", taken>>20, c.size>>20)
 			}
 			// Under the default cap it is a batch like any other.
-			if err, _ := open(t, topic, 0); err != nil {
+			if _, err := open(t, topic, 0); err != nil {
 				t.Errorf("with room: %v", err)
 			}
 		})
@@ -58,7 +58,7 @@ func TestDecompressionBomb(t *testing.T) {
 
 // open consumes the topic's first batch and returns what that ended with and
 // the bytes allocated for it.
-func open(t *testing.T, topic string, batchCap int64) (error, uint64) { //nolint:revive // the error is the result here
+func open(t *testing.T, topic string, batchCap int64) (taken uint64, err error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
 	defer cancel()
@@ -70,11 +70,11 @@ func open(t *testing.T, topic string, batchCap int64) (error, uint64) { //nolint
 	defer client.Close()
 	fetches := client.PollFetches(ctx)
 	runtime.ReadMemStats(&after)
-	err := fetches.Err()
+	err = fetches.Err()
 	if err == nil && fetches.NumRecords() != 1 {
 		t.Errorf("%d records", fetches.NumRecords())
 	}
-	return err, after.TotalAlloc - before.TotalAlloc
+	return after.TotalAlloc - before.TotalAlloc, err
 }
 
 // bomb is a batch of one record whose value is size zero bytes.

@@ -41,7 +41,6 @@ func secureEndpoint(t *testing.T, handler http.HandlerFunc) (url string, tls con
 	ca := certtest.NewCA(t)
 	server := httptest.NewUnstartedServer(handler)
 	server.TLS = serverTLS(t, ca.Server(t, "127.0.0.1"))
-	server.Config.ErrorLog = discard()
 	server.StartTLS()
 	t.Cleanup(server.Close)
 	return server.URL, config.TLS{Enabled: true, CA: ca.File(t)}

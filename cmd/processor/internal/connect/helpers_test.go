@@ -2,8 +2,6 @@ package connect_test
 
 import (
 	"crypto/tls"
-	"io"
-	"log"
 	"testing"
 
 	"effectonce/internal/certtest"
@@ -17,6 +15,3 @@ func serverTLS(t *testing.T, pair certtest.Pair) *tls.Config {
 	}
 	return &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12}
 }
-
-// discard is for servers whose clients break off on purpose.
-func discard() *log.Logger { return log.New(io.Discard, "", 0) }

@@ -54,7 +54,7 @@ func startPostgres(t *testing.T) *server {
 	}
 	pair := s.auth.Server(t, "localhost")
 	data := filepath.Join(dir, "data")
-	initdb := exec.CommandContext(t.Context(), filepath.Join(binaries(t), "initdb"), "--no-sync", "-D", data, "-U", "postgres", //nolint:gosec // a test's own words
+	initdb := exec.CommandContext(t.Context(), filepath.Join(binaries(t), "initdb"), "--no-sync", "-D", data, "-U", "postgres",
 		"-E", "UTF8", "-A", "scram-sha-256", "--pwfile", put("password", []byte(canary)))
 	initdb.SysProcAttr = &syscall.SysProcAttr{Credential: account}
 	initdb.Dir = dir

@@ -19,7 +19,7 @@ var errToken = errors.New("is not a bearer token: wants one line of visible ASCI
 // fileToken reads the token at every authentication.
 func fileToken(path string) func(context.Context) (oauth.Auth, error) {
 	return func(context.Context) (oauth.Auth, error) {
-		file, err := os.Open(path) //nolint:gosec // the path is the operator's
+		file, err := os.Open(path)
 		if err != nil {
 			return oauth.Auth{}, fmt.Errorf("token file: %w", err)
 		}
