@@ -9,6 +9,7 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -21,6 +22,9 @@ import (
 
 // patience bounds what a test helper waits for. It is not for timing anything.
 const patience = 30 * time.Second
+
+// prefix begins the name of every schema of ours; the time it was made follows.
+const prefix = "eo_test_"
 
 // lockTimeout turns a test that waits for a lock for ever into one that fails.
 const lockTimeout = "30s"
@@ -50,8 +54,8 @@ func New(tb testing.TB) *DB {
 	defer cancel()
 
 	dsn := DSN(tb)
-	roles(ctx, tb, dsn)
-	name := "eo_test_" + random()
+	prepare(ctx, tb, dsn)
+	name := prefix + strconv.FormatInt(time.Now().Unix(), 36) + "_" + random()
 	db := &DB{Schema: name, User: name + "_user", OwnerDSN: as(tb, dsn, ownerRole), RuntimeDSN: as(tb, dsn, runtimeRole)}
 	db.Owner = pool(ctx, tb, db.OwnerDSN, quote(db.User))
 	db.Runtime = pool(ctx, tb, db.RuntimeDSN, "pg_catalog")
@@ -169,7 +173,7 @@ func (db *DB) Relation(name string) string { return quote(db.Schema, name) }
 func quote(parts ...string) string { return pgx.Identifier(parts).Sanitize() }
 
 func random() string {
-	var b [8]byte
-	_, _ = rand.Read(b[:]) // crypto/rand never fails
+	var b [5]byte
+	_, _ = rand.Read(b[:]) // never fails: it would end the process
 	return hex.EncodeToString(b[:])
 }

@@ -6,8 +6,10 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -77,9 +79,9 @@ func as(tb testing.TB, dsn, role string) string {
 	return u.String()
 }
 
-// roles creates the two roles where they are missing. Roles belong to the whole
-// server, and two processes may start on a fresh one: they take turns.
-func roles(ctx context.Context, tb testing.TB, dsn string) {
+// prepare creates the two roles where they are missing and drops what tests that
+// were killed have left.
+func prepare(ctx context.Context, tb testing.TB, dsn string) {
 	tb.Helper()
 	conn, err := pgx.Connect(ctx, dsn)
 	if err != nil {
@@ -92,9 +94,16 @@ func roles(ctx context.Context, tb testing.TB, dsn string) {
 	if err := conn.QueryRow(ctx, ready, []string{ownerRole, runtimeRole}, runtimeRole).Scan(&done); err != nil {
 		tb.Fatalf("look for the test roles: %v", err)
 	}
-	if done {
-		return
+	if !done {
+		roles(ctx, tb, conn)
 	}
+	sweep(ctx, tb, conn)
+}
+
+// roles belong to the whole server, and two processes may start on a fresh one:
+// they take turns.
+func roles(ctx context.Context, tb testing.TB, conn *pgx.Conn) {
+	tb.Helper()
 	create := strings.NewReplacer("@owner@", ownerRole, "@runtime@", runtimeRole).Replace(`
 		SELECT pg_advisory_xact_lock(hashtext('effectonce test roles'));
 		DO $$ BEGIN
@@ -108,5 +117,31 @@ func roles(ctx context.Context, tb testing.TB, dsn string) {
 		END $$`)
 	if _, err := conn.Exec(ctx, create); err != nil {
 		tb.Fatalf("create the test roles: %v", err)
+	}
+}
+
+// forgotten is the age at which no test can still be at work in a schema.
+const forgotten = 24 * time.Hour
+
+// sweep drops the schemas that no clean-up will: their test's process was killed.
+func sweep(ctx context.Context, tb testing.TB, conn *pgx.Conn) {
+	tb.Helper()
+	rows, err := conn.Query(ctx, "SELECT nspname::text FROM pg_namespace WHERE starts_with(nspname, $1)", prefix)
+	if err != nil {
+		tb.Fatalf("look for old schemas: %v", err)
+	}
+	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		tb.Fatalf("look for old schemas: %v", err)
+	}
+	for _, name := range names {
+		stamp, _, _ := strings.Cut(strings.TrimPrefix(name, prefix), "_")
+		if made, err := strconv.ParseInt(stamp, 36, 64); err != nil || time.Since(time.Unix(made, 0)) < forgotten {
+			continue
+		}
+		// Another process may sweep at the same time: who comes second finds nothing.
+		if _, err := conn.Exec(ctx, "DROP SCHEMA IF EXISTS "+quote(name)+" CASCADE"); err != nil {
+			tb.Logf("drop old schema %s: %v", name, err)
+		}
 	}
 }
