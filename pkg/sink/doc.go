@@ -38,11 +38,27 @@
 //
 // # How rows travel
 //
-// Encode writes the binary COPY format before the transaction opens. From 200
-// rows on, insert streams them into COPY; below, and wherever COPY is refused or
-// means something else (row security, views, rules), the same bytes are transposed
-// into one array a column for INSERT … SELECT FROM unnest: it shares the round trip
-// of its neighbours. Upsert always takes the arrays, last value of a key first
-// found from the end, ordered by key bytes: two transactions lock shared rows in
-// the same order.
+// Encode writes the binary COPY format before the transaction opens. Insert
+// streams it into COPY. Where COPY is refused or means something else (row
+// security, views, rules), and for upsert, the same bytes are transposed into one
+// array a column for INSERT … SELECT FROM unnest.
+//
+// COPY is not only for many rows. Measured with six columns on PostgreSQL 15,
+// transactions of BEGIN, the effect and ROLLBACK, CPU of client and server
+// together, medians of the time (see BenchmarkPath):
+//
+//	rows    COPY             arrays
+//	   1    195 µs, 0.37 ms    248 µs, 0.38 ms
+//	  10    225 µs, 0.42 ms    320 µs, 0.47 ms
+//	  50    225 µs, 0.36 ms    333 µs, 0.42 ms
+//	 200    392 µs, 0.60 ms    627 µs, 1.04 ms
+//	5000    3.4 ms             7.3 ms
+//
+// pgx sends the rows right behind the COPY statement, without waiting for the
+// server to ask for them, so COPY takes the one round trip that the arrays take.
+// Arrays would gain only where they share a round trip with the fence before
+// them, which Sink does not offer: a sink's effect is judged on its own.
+//
+// Of an upsert's records with one table key the last counts. Its rows are ordered
+// by the bytes of that key, so two transactions lock shared rows in one order.
 package sink

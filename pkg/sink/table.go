@@ -15,10 +15,6 @@ import (
 	"effectonce/pkg/stream"
 )
 
-// copyFrom is the count of rows from which COPY's own round trip pays: see the
-// package comment of the benchmark.
-const copyFrom = 200
-
 // Table writes mapped columns into one table. It is safe for concurrent use.
 type Table struct {
 	config TableConfig
@@ -182,7 +178,7 @@ func (t *Table) Apply(ctx context.Context, tx *pgtx.Tx, b *stream.Batch, picks [
 	if t.config.Mode == Upsert {
 		return nil, tx.Run(ctx, pgtx.Statement{Step: pgtx.StepEffect, SQL: s.insertSQL, Params: s.arrays(s.latest(b, picks))})
 	}
-	if s.copySQL != "" && len(picks) >= copyFrom {
+	if s.copySQL != "" {
 		_, err := tx.Copy(ctx, s.copySQL, newCopyReader(b, picks))
 		return nil, err
 	}

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
 
 	"effectonce/internal/pgtest"
 	"effectonce/pkg/stream"
@@ -261,45 +262,39 @@ func TestTypes(t *testing.T) {
 				db.Exec(t, "CREATE DOMAIN "+declared+"x AS "+typ)
 				db.Exec(t, "CREATE DOMAIN "+declared+" AS "+declared+"x CHECK (true)")
 			}
-			db.Table(t, name, "id int, via text DEFAULT 'copy', v "+declared)
-			table := open(t, conn, mapped(db, name, "id", "v"))
-
-			var rows [][]stream.Value
-			for len(rows) < 400 { // enough for COPY
-				for i, c := range cases {
-					rows = append(rows, []stream.Value{number(strconv.Itoa(i)), c.value})
+			for _, via := range []string{"copy", "array"} {
+				target := name + via
+				db.Table(t, target, "id int, v "+declared)
+				if via == "array" {
+					secure(t, db, target)
 				}
-			}
-			b := batchOf(rows...)
-			faults := table.Encode(b, 0)
-			if err := apply(t.Context(), conn, table, b, all(b, faults)); err != nil {
-				t.Fatalf("%s: COPY: %v", declared, err)
-			}
-			db.Exec(t, "ALTER TABLE "+db.User+"."+name+" ALTER via SET DEFAULT 'array'")
-			if err := apply(t.Context(), conn, table, b, chunks(all(b, faults), 100)...); err != nil {
-				t.Fatalf("%s: arrays: %v", declared, err)
-			}
-
-			want, got := map[string]int{}, map[string]int{}
-			for i := range rows {
-				c := cases[i%len(cases)]
-				if c.reason != "" {
-					want[strconv.Itoa(i%len(cases))+" refused: "+c.reason]++
-					continue
+				if diff := writeCases(t, db, conn, target, cases); diff != "" {
+					t.Errorf("%s by %s (-want +got):\n%s", declared, via, diff)
 				}
-				for _, via := range []string{"copy", "array"} {
-					want[strconv.Itoa(i%len(cases))+" "+via+": "+c.stored]++
-				}
-			}
-			for _, line := range texts(t, db, "SELECT id || ' ' || via || ': ' || coalesce(v::text, '<null>') FROM "+db.User+"."+name) {
-				got[line]++
-			}
-			for _, f := range faults {
-				got[strconv.Itoa(f.Index%len(cases))+" refused: "+f.Reason]++
-			}
-			if diff := cmp.Diff(want, got); diff != "" {
-				t.Errorf("%s (-want +got):\n%s", declared, diff)
 			}
 		}
 	}
+}
+
+// writeCases writes the cases into a table and returns how the outcome differs.
+func writeCases(t *testing.T, db *pgtest.DB, conn *pgx.Conn, target string, cases []typeCase) string {
+	t.Helper()
+	table := open(t, conn, mapped(db, target, "id", "v"))
+	rows := make([][]stream.Value, len(cases))
+	want := make([]string, len(cases))
+	for i, c := range cases {
+		rows[i] = []stream.Value{number(strconv.Itoa(i)), c.value}
+		if want[i] = c.stored; c.reason != "" {
+			want[i] = "refused: " + c.reason
+		}
+	}
+	got := make([]string, len(cases))
+	for _, f := range write(t, conn, table, batchOf(rows...)) {
+		got[f.Index] = "refused: " + f.Reason
+	}
+	for _, line := range texts(t, db, "SELECT id || ' ' || coalesce(v::text, '<null>') FROM "+db.User+"."+target) {
+		id, stored, _ := strings.Cut(line, " ")
+		got[atoi(t, id)] += stored
+	}
+	return cmp.Diff(want, got)
 }
