@@ -22,7 +22,7 @@ import (
 
 const (
 	// patience bounds every wait for something that must happen. It times nothing.
-	patience = 90 * time.Second
+	patience = 60 * time.Second
 	// look is the pause between two looks at a condition that nothing announces.
 	look = 10 * time.Millisecond
 )
@@ -46,7 +46,7 @@ type world struct {
 	session time.Duration
 	grace   time.Duration
 	batch   int
-	more    string // further settings, at the top level
+	columns string // further columns of the mapping
 	binary  func() (string, error)
 	env     []string
 }
@@ -118,12 +118,12 @@ sink:
   table:
     schema: %q
     name: effects
-    columns: {event_id: event_id, account: account, seq: seq, delta: delta, part: "kafka:partition", off: "kafka:offset"}
+    columns: {event_id: event_id, account: account, seq: seq, delta: delta, part: "kafka:partition", off: "kafka:offset"%s}
 batch: {max_records: %d}
 takeover: {grace: %s}
 admin: {listen: %q}
 log: {format: json}
-%s`, kafkatest.Broker(w.t), w.topic, w.group, w.session, w.dsn(m), w.db.Schema, w.key, w.db.User, w.batch, w.grace, m.admin, w.more)
+`, kafkatest.Broker(w.t), w.topic, w.group, w.session, w.dsn(m), w.db.Schema, w.key, w.db.User, w.columns, w.batch, w.grace, m.admin)
 }
 
 // await waits for a condition that nothing announces.

@@ -1,0 +1,66 @@
+package e2e
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// A lagging copy of the database becomes the database: rows, runs and effects go
+// back together while members hold their claims and are idle. Nothing but the
+// watch would notice.
+func TestTheDatabaseGoesBack(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 4, 41)
+	a, b := w.start(), w.start()
+	w.balanced()
+	w.produce(5_000, nil)
+	w.drained()
+	w.saveAside()
+	w.produce(3_000, nil)
+	w.exact("before", w.drained())
+
+	w.setBack()
+	w.exact("set back", nil)
+	w.exact("read again", w.drained())
+	if a.metric("effectonce_differences_total")+b.metric("effectonce_differences_total") == 0 {
+		t.Error("no member noticed")
+	}
+	w.produce(3_000, nil)
+	w.exact("afterwards", w.drained())
+}
+
+// copies are the tables that go back: the log of a run before the run.
+func (w *world) copies() []string {
+	return []string{w.db.Relation("positions"), w.db.Relation("logs"), w.db.Relation("runs"), w.db.Relation("dead_letters"), w.effects}
+}
+
+func (w *world) copyOf(table string) string {
+	name := strings.Split(strings.ReplaceAll(table, `"`, ""), ".")
+	return pgx.Identifier{w.db.User, "copy_of_" + name[1]}.Sanitize()
+}
+
+// saveAside copies everything in one snapshot.
+func (w *world) saveAside() {
+	w.t.Helper()
+	script := "BEGIN ISOLATION LEVEL REPEATABLE READ;"
+	for _, table := range w.copies() {
+		script += "CREATE TABLE " + w.copyOf(table) + " AS SELECT * FROM " + table + ";"
+	}
+	w.db.Exec(w.t, script+"COMMIT")
+}
+
+// setBack puts the copies in place of what is there, in one transaction.
+func (w *world) setBack() {
+	w.t.Helper()
+	script := "BEGIN;"
+	tables := w.copies()
+	for i := range tables { // runs before their logs
+		script += "DELETE FROM " + tables[len(tables)-1-i] + ";"
+	}
+	for _, table := range tables {
+		script += "INSERT INTO " + table + " OVERRIDING SYSTEM VALUE SELECT * FROM " + w.copyOf(table) + ";"
+	}
+	w.db.Exec(w.t, script+"COMMIT")
+}
