@@ -107,7 +107,7 @@ func (f *fixture) append(ctx context.Context, tx pgx.Tx, a appended) error {
 	topics, owners, lanes := make([]uuid, n), make([]uuid, n), make([]string, n)
 	partitions, from, to, epochs, counts := make([]int32, n), make([]int64, n), make([]int64, n), make([]int64, n), make([]int64, n)
 	for i := range n {
-		topics[i], owners[i], partitions[i], from[i], to[i], epochs[i], counts[i] = id(9), id(1), int32(i), 100, 110, 3, int64(i) //nolint:gosec // at most 2
+		topics[i], owners[i], partitions[i], from[i], to[i], epochs[i], counts[i] = id(9), id(1), int32(i), 100, 110, 3, int64(i)
 	}
 	_, err := tx.Exec(ctx, f.name("SELECT @.append_runs($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15,$16,$17,$18,$19)"),
 		a.Xact, a.Logs, a.Generations, a.Heads, a.Runs, make([]*time.Time, len(a.Logs)), a.Fingerprints,

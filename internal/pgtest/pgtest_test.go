@@ -50,7 +50,6 @@ func TestRoles(t *testing.T) {
 
 // Nothing is left of a test, also when it created what it said nothing about.
 func TestNothingIsLeft(t *testing.T) {
-	t.Parallel()
 	var left *pgtest.DB
 	t.Run("one", func(t *testing.T) {
 		left = pgtest.New(t)
