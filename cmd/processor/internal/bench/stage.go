@@ -120,6 +120,13 @@ func (s *stage) ours(ctx context.Context, round int) (sample, error) {
 	for _, c := range mapped {
 		cfg.Table.Columns = append(cfg.Table.Columns, processor.Column{Name: c, Source: c})
 	}
+	if s.profile != "" {
+		end, err := startProfile(fmt.Sprintf("%s.%d", s.profile, round))
+		if err != nil {
+			return m, err
+		}
+		defer end()
+	}
 	rctx, stop := context.WithCancelCause(ctx)
 	ended := make(chan error, 1)
 	go func() {

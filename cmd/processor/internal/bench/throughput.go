@@ -23,6 +23,7 @@ type throughput struct {
 	rounds     int
 	seed       uint64
 	committers int
+	profile    string
 }
 
 // Result is what the measurement prints, medians over the rounds.
@@ -71,6 +72,7 @@ counts from the first commit to the last.`,
 	f.IntVar(&t.repeat, "repeat", 10, "percent of records that repeat a key")
 	f.IntVar(&t.rounds, "rounds", 3, "rounds, each of both")
 	f.Uint64Var(&t.seed, "seed", 1, "of the generated orders")
+	f.StringVar(&t.profile, "cpuprofile", "", "write a CPU profile of the pipeline's runs to `FILE`")
 	f.IntVar(&t.committers, "committers", 0, "committing goroutines of both, 0 is the default")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		asJSON, err := out.JSON(cmd)
