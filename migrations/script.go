@@ -52,7 +52,7 @@ func SQL(schema string, from int64) (string, error) {
 	}
 	var b strings.Builder
 	b.WriteString("BEGIN;\n")
-	if from == 0 {
+	if from <= 0 {
 		fmt.Fprintf(&b, "CREATE SCHEMA IF NOT EXISTS %s;\n%s", quote(schema), createVersionTable(schema))
 	}
 	for _, s := range scripts {
