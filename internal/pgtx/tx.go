@@ -183,7 +183,8 @@ func encode(m *pgtype.Map, params []Param) (encoded, error) {
 			continue
 		}
 		var err error
-		if e.values[i], err = m.Encode(p.OID, pgtype.BinaryFormatCode, p.Value, nil); err != nil {
+		// Into a buffer that is not nil: nothing appended to nil is null, not the empty text.
+		if e.values[i], err = m.Encode(p.OID, pgtype.BinaryFormatCode, p.Value, []byte{}); err != nil {
 			return encoded{}, fmt.Errorf("%w: $%d: %w", ErrEncode, i+1, err)
 		}
 	}

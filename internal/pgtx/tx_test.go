@@ -279,6 +279,7 @@ func TestParams(t *testing.T) {
 		{pgtx.Int4(-1 << 31), "integer", "-2147483648"},
 		{pgtx.Int4s([]int32{}), "integer[]", "{}"},
 		{pgtx.Text("a'b\\ü"), "text", "a'b\\ü"},
+		{pgtx.Text(""), "text", ""}, // not null
 		{pgtx.Texts([]string{"a", ""}), "text[]", `{a,""}`},
 		{pgtx.Bytea([]byte{0, 255}), "bytea", `\x00ff`},
 		{pgtx.Bytea([]byte{}), "bytea", `\x`},
