@@ -28,6 +28,10 @@ func truncation(next, end int64) Cause {
 func (g *Group) Failed(ctx context.Context, n Name, err error) bool {
 	g.mu.Lock()
 	h := g.held[n]
+	var owner stream.UUID
+	if h != nil {
+		owner = h.Claim.Owner
+	}
 	g.mu.Unlock()
 	if h == nil {
 		return false
@@ -50,7 +54,7 @@ func (g *Group) Failed(ctx context.Context, n Name, err error) bool {
 	default:
 		cause = Cause{Code: "fetch", Text: err.Error()}
 	}
-	g.stop(h, h.Claim, cause)
+	g.stop(h, owner, cause, nil)
 	return true
 }
 
@@ -66,17 +70,17 @@ func recreated(topic string) Cause {
 func (g *Group) TopicID(topic string, id stream.UUID) {
 	g.mu.Lock()
 	known := g.topics[topic].ID
-	var hs []*Held
+	var owners []stream.UUID
 	if id != (stream.UUID{}) && known != id {
 		for _, h := range g.held {
 			if h.Name.Topic == topic {
-				hs = append(hs, h)
+				owners = append(owners, h.Claim.Owner)
 			}
 		}
 	}
 	g.mu.Unlock()
-	for _, h := range hs {
-		g.stop(h, h.Claim, recreated(topic))
+	for _, owner := range owners {
+		g.Stop(owner, recreated(topic))
 	}
 }
 
@@ -120,9 +124,9 @@ func (g *Group) missing(n Name) (Cause, bool) {
 
 // grow adds the positions and logs of partition numbers never seen; they begin at
 // their first offset. The takeover follows at the next attempt.
-func (g *Group) grow(ctx context.Context, h *Held) error {
+func (g *Group) grow(ctx context.Context, h *Held, owner stream.UUID) error {
 	if cause, stop := g.missing(h.Name); stop {
-		g.stop(h, h.Claim, cause)
+		g.stop(h, owner, cause, nil)
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, 2*attempt)
@@ -130,17 +134,9 @@ func (g *Group) grow(ctx context.Context, h *Held) error {
 	g.mu.Lock()
 	t := g.topics[h.Name.Topic]
 	g.mu.Unlock()
-	listed, err := kadm.NewClient(g.kafka()).ListStartOffsets(ctx, t.Name)
+	starts, err := g.firstOffsets(ctx, t)
 	if err != nil {
-		return fmt.Errorf("start offsets: %w", err)
-	}
-	var starts []int64
-	for n := t.Partitions; ; n++ {
-		o, ok := listed.Lookup(t.Name, n)
-		if !ok || o.Err != nil {
-			break
-		}
-		starts = append(starts, o.Offset)
+		return err
 	}
 	conn, err := g.cfg.Control.Acquire(ctx)
 	if err != nil {
@@ -151,10 +147,7 @@ func (g *Group) grow(ctx context.Context, h *Held) error {
 	if err != nil {
 		return err
 	}
-	row := offsets.Topic{ID: t.ID, Name: t.Name, Partitions: t.Partitions, Generation: t.Generation}
-	if err = g.cfg.Offsets.Grow(ctx, tx, g.cfg.ID, row, starts); err == nil {
-		err = g.cfg.Log.Create(ctx, tx, g.cfg.ID, t.ID, t.Partitions, int32(len(starts)), t.Generation)
-	}
+	count, err := g.add(ctx, tx, t, starts)
 	if err != nil {
 		tx.Rollback(ctx)
 		return err
@@ -164,7 +157,45 @@ func (g *Group) grow(ctx context.Context, h *Held) error {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	t.Partitions += int32(len(starts))
+	t.Partitions = max(count, g.topics[t.Name].Partitions)
 	g.topics[t.Name] = t
 	return nil
+}
+
+// firstOffsets are those of the partitions beyond the count we know.
+func (g *Group) firstOffsets(ctx context.Context, t Topic) ([]int64, error) {
+	listed, err := kadm.NewClient(g.kafka()).ListStartOffsets(ctx, t.Name)
+	if err != nil {
+		return nil, fmt.Errorf("start offsets: %w", err)
+	}
+	var starts []int64
+	for n := t.Partitions; ; n++ {
+		o, ok := listed.Lookup(t.Name, n)
+		if !ok || o.Err != nil {
+			return starts, nil
+		}
+		starts = append(starts, o.Offset)
+	}
+}
+
+// add writes the rows and returns the count that holds now. Another member may have
+// grown the topic first, and by another number: then its rows stand, and ours,
+// logs without positions among them, must not come beside them.
+func (g *Group) add(ctx context.Context, tx *pgtx.Tx, t Topic, starts []int64) (int32, error) {
+	row := offsets.Topic{ID: t.ID, Name: t.Name, Partitions: t.Partitions, Generation: t.Generation}
+	if err := g.cfg.Offsets.Grow(ctx, tx, g.cfg.ID, row, starts); err != nil {
+		return 0, err
+	}
+	rows, err := g.cfg.Offsets.Topics(ctx, tx, g.cfg.ID, []string{t.Name})
+	if err != nil {
+		return 0, err
+	}
+	for _, r := range rows {
+		if r.ID != t.ID {
+			continue
+		}
+		added := min(r.Partitions-t.Partitions, int32(len(starts)))
+		return r.Partitions, g.cfg.Log.Create(ctx, tx, g.cfg.ID, t.ID, t.Partitions, added, t.Generation)
+	}
+	return t.Partitions, nil
 }

@@ -157,7 +157,7 @@ func (g *Group) settle(h *Held, a offsets.Answer) {
 	switch a.Outcome {
 	case offsets.Taken:
 		if cause, stop := g.mirrorSays(h.Name, a.Claim.Next); stop {
-			g.stop(h, a.Claim, cause)
+			g.stop(h, a.Claim.Owner, cause, &a.Claim)
 			return
 		}
 		if g.move(h, Taking, Running, a.Claim) {
@@ -171,15 +171,15 @@ func (g *Group) settle(h *Held, a offsets.Answer) {
 		g.wait(h, Cause{Code: "locked", Text: "a transaction holds its position; last held by " + a.Holder}, 0)
 	case offsets.Missing:
 		if cause, stop := g.missing(h.Name); stop {
-			g.stop(h, h.Claim, cause)
+			g.stop(h, a.Claim.Owner, cause, nil)
 			return
 		}
 		g.wait(h, Cause{Code: "growing", Text: "its position is being added"}, 0)
 	case offsets.Generation:
-		g.stop(h, a.Claim, Cause{
+		g.stop(h, a.Claim.Owner, Cause{
 			Code: "generation", Text: "the pipeline's scope, key rule, encoding or partition count is another than this configuration's",
 			Fix: "run the configuration the pipeline was set to",
-		})
+		}, &a.Claim)
 	}
 }
 
@@ -239,37 +239,47 @@ func (g *Group) move(h *Held, from, to State, claim stream.Claim) bool {
 	return true
 }
 
-// wait puts a partition into the background.
+// wait puts a partition into the background. One that was stopped or dropped
+// meanwhile stays so.
 func (g *Group) wait(h *Held, c Cause, in time.Duration) {
 	g.mu.Lock()
-	ok := g.held[h.Name] == h
+	ok := g.held[h.Name] == h && h.State != Stopped
 	if ok {
 		now := time.Now()
 		h.set(Waiting, c, now)
 		h.due = now.Add(in)
 	}
+	claim := h.Claim
 	g.mu.Unlock()
 	if ok {
-		g.board.Tell(Event{Kind: "waiting", Name: h.Name, Claim: h.Claim, Cause: c})
+		g.board.Tell(Event{Kind: "waiting", Name: h.Name, Claim: claim, Cause: c})
 		g.poke()
 	}
 }
 
-// stop stops a partition visibly: paused, without a queue.
-func (g *Group) stop(h *Held, claim stream.Claim, c Cause) {
+// stop stops a partition visibly: paused, without a queue. It acts only while the
+// claim of this owner is the one held: what is known of an older claim says nothing
+// about the next. found, if any, is what the claim is now known to be.
+func (g *Group) stop(h *Held, owner stream.UUID, c Cause, found *stream.Claim) {
 	g.mu.Lock()
-	ok := g.held[h.Name] == h && h.State != Stopped
-	if ok {
-		h.Claim = claim
+	if g.held[h.Name] != h || h.Claim.Owner != owner {
+		g.mu.Unlock()
+		return
+	}
+	again := h.State == Stopped
+	if found != nil {
+		h.Claim = *found
+	}
+	claim := h.Claim
+	if !again {
 		h.set(Stopped, c, time.Now())
 	}
 	g.mu.Unlock()
-	if !ok {
-		return
+	g.pause(h.Name) // also again: a resume may have been under way
+	if !again {
+		g.board.Drop(owner)
+		g.board.Tell(Event{Kind: "stopped", Name: h.Name, Claim: claim, Cause: c})
 	}
-	g.pause(h.Name)
-	g.board.Drop(claim.Owner)
-	g.board.Tell(Event{Kind: "stopped", Name: h.Name, Claim: claim, Cause: c})
 }
 
 func (g *Group) pause(n Name) {
@@ -307,7 +317,7 @@ func (g *Group) byOwner(owner stream.UUID) *Held {
 // more is left alone.
 func (g *Group) Stop(owner stream.UUID, c Cause) {
 	if h := g.byOwner(owner); h != nil {
-		g.stop(h, h.Claim, c)
+		g.stop(h, owner, c, nil)
 	}
 }
 
@@ -316,27 +326,18 @@ func (g *Group) Stop(owner stream.UUID, c Cause) {
 // a member that is a zombie will hear from Kafka before. at once skips the first
 // wait: the database went back and nobody else is known to hold the row.
 func (g *Group) Fenced(ctx context.Context, owner stream.UUID, atOnce bool) {
-	h := g.byOwner(owner)
+	h, claim, n := g.giveUp(owner)
 	if h == nil {
 		return
 	}
 	g.pause(h.Name)
 	g.board.Drop(owner)
-	g.mu.Lock()
-	now := time.Now()
-	if now.Sub(h.Since) > calm {
-		h.retakes = 0
-	}
-	h.retakes++
-	n := h.retakes
-	h.Claim.Owner = newOwner()
-	g.mu.Unlock()
-	g.board.Tell(Event{Kind: "fenced", Name: h.Name, Claim: h.Claim})
+	g.board.Tell(Event{Kind: "fenced", Name: h.Name, Claim: claim})
 	if n > maxRetakes {
-		g.stop(h, h.Claim, Cause{
-			Code: "held_elsewhere", Text: "fenced again and again though the assignment stands; held by " + g.holderOf(ctx, h.Claim.Partition),
+		g.stop(h, claim.Owner, Cause{
+			Code: "held_elsewhere", Text: "fenced again and again though the assignment stands; held by " + g.holderOf(ctx, claim.Partition),
 			Fix: "end the other process, then restart this member",
-		})
+		}, nil)
 		return
 	}
 	backoff := retakeWait << (n - 1)
@@ -344,6 +345,30 @@ func (g *Group) Fenced(ctx context.Context, owner stream.UUID, atOnce bool) {
 		backoff = 0
 	}
 	g.wait(h, Cause{Code: "fenced", Text: "another claim was made; taking over again"}, backoff)
+}
+
+// giveUp replaces the owner of a running claim and counts how often that happened.
+// The committer and the watch may both find a claim stale: only the first gives it
+// up. A partition that was stopped stays so. Nothing is due until the caller has
+// paused it: taken over before, it would be resumed first and paused for ever then.
+func (g *Group) giveUp(owner stream.UUID) (*Held, stream.Claim, int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, h := range g.held {
+		if h.Claim.Owner != owner || h.State != Running {
+			continue
+		}
+		now := time.Now()
+		if now.Sub(h.Since) > calm {
+			h.retakes = 0
+		}
+		h.retakes++
+		h.Claim.Owner = newOwner()
+		h.set(Waiting, Cause{Code: "fenced"}, now)
+		h.due = now.Add(time.Hour)
+		return h, h.Claim, h.retakes
+	}
+	return nil, stream.Claim{}, 0
 }
 
 // holderOf asks who wrote the row last; an answer that does not come is said so.

@@ -2,10 +2,12 @@ package rebalance
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -101,7 +103,8 @@ func (g *Group) retake(ctx context.Context, hs []*Held) {
 		case answers[i].Outcome == offsets.Locked:
 			g.locked(ctx, h)
 		case answers[i].Outcome == offsets.Missing:
-			if err := g.grow(ctx, h); err != nil {
+			g.postpone(h, pace)
+			if err := g.grow(ctx, h, answers[i].Claim.Owner); err != nil {
 				g.board.Tell(Event{Kind: "retry", Name: h.Name, Err: err})
 				g.postpone(h, slowPace)
 			}
@@ -123,11 +126,15 @@ func (g *Group) arm(ctx context.Context, h *Held, claim stream.Claim) {
 	if !g.move(h, Waiting, Arming, claim) {
 		return
 	}
+	if cause, stop := g.firstMirror(h, claim); stop {
+		g.stop(h, claim.Owner, cause, nil)
+		return
+	}
 	if cause, stop, err := g.truncated(ctx, claim); err != nil {
 		g.wait(h, Cause{Code: "leader_epoch", Text: err.Error()}, slowPace)
 		return
 	} else if stop {
-		g.stop(h, claim, cause)
+		g.stop(h, claim.Owner, cause, nil)
 		return
 	}
 	g.board.Ask(func() {
@@ -141,6 +148,19 @@ func (g *Group) arm(ctx context.Context, h *Held, claim stream.Claim) {
 		cl.ResumeFetchPartitions(map[string][]int32{h.Name.Topic: {h.Name.Number}})
 		g.board.Tell(Event{Kind: "takeover", Name: h.Name, Claim: claim})
 	})
+}
+
+// firstMirror compares the mirror with a first takeover that had to wait. A claim
+// that was given up has been compared before; what the group has committed since is
+// not known here, and that the database went back is the reason to be here.
+func (g *Group) firstMirror(h *Held, claim stream.Claim) (Cause, bool) {
+	g.mu.Lock()
+	retakes := h.retakes
+	g.mu.Unlock()
+	if retakes > 0 {
+		return Cause{}, false
+	}
+	return g.mirrorSays(h.Name, claim.Next)
 }
 
 // truncated asks Kafka where the leader epoch stored with the position ends.
@@ -170,7 +190,7 @@ func (g *Group) truncated(ctx context.Context, c stream.Claim) (Cause, bool, err
 // it is ours. A zombie in mid-COPY is ended by no timeout of the server.
 func (g *Group) locked(ctx context.Context, h *Held) {
 	g.mu.Lock()
-	waited := time.Since(h.Since)
+	waited, claim := time.Since(h.Since), h.Claim
 	g.mu.Unlock()
 	if waited < g.cfg.Grace {
 		g.postpone(h, pace)
@@ -182,14 +202,16 @@ func (g *Group) locked(ctx context.Context, h *Held) {
 		g.board.Tell(Event{Kind: "retry", Name: h.Name, Err: err})
 	case len(others) > 0:
 		g.mu.Lock()
-		h.Cause = Cause{
-			Code: "locked", Text: "its position is held by " + strings.Join(others, ", "),
-			Fix: "end that session: only sessions of this pipeline are ended by themselves",
+		if h.State == Waiting {
+			h.Cause = Cause{
+				Code: "locked", Text: "its position is held by " + strings.Join(others, ", "),
+				Fix: "end that session: only sessions of this pipeline are ended by themselves",
+			}
 		}
 		g.mu.Unlock()
 	}
 	for _, e := range ended {
-		g.board.Tell(Event{Kind: "ended_backend", Name: h.Name, Claim: h.Claim, Cause: Cause{Code: "zombie", Text: e}})
+		g.board.Tell(Event{Kind: "ended_backend", Name: h.Name, Claim: claim, Cause: Cause{Code: "zombie", Text: e}})
 	}
 	g.postpone(h, pace)
 	if len(ended) == 0 {
@@ -220,59 +242,74 @@ func EndBlockers(ctx context.Context, pool *pgxpool.Pool, sessions string,
 	}
 	defer waiter.Release()
 	pid := waiter.Conn().PgConn().PID()
-	ctx, cancel := context.WithCancel(ctx)
+	watched, cancel := context.WithCancel(ctx)
 	defer cancel()
-	eg, ctx := errgroup.WithContext(ctx)
+	var eg errgroup.Group
 	eg.Go(func() error {
 		defer cancel()
-		_ = wait(ctx, waiter) // whether it got the lock shows in the next attempt
+		_ = wait(watched, waiter) // whether it got the lock shows in the next attempt
 		return nil
 	})
+	b := blockers{pool: pool, waiter: pid, sessions: sessions}
 	eg.Go(func() error {
-		for ctx.Err() == nil {
-			var e, o []string
-			if e, o, err = endOnce(ctx, pool, pid, sessions); err != nil || len(e)+len(o) > 0 {
-				ended, others = append(ended, e...), o
-				if len(o) > 0 || err != nil {
-					cancel()
-					return nil
-				}
-			}
-			select {
-			case <-ctx.Done():
-			case <-time.After(pace):
-			}
-		}
-		return nil
+		defer cancel()
+		return b.end(watched)
 	})
-	_ = eg.Wait() // neither returns one
-	if ctx.Err() != nil && len(ended)+len(others) > 0 {
-		err = nil
+	if err = eg.Wait(); ctx.Err() == nil && errors.Is(err, context.Canceled) {
+		err = nil // the wait was over first
 	}
-	return ended, others, err
+	return b.ended, b.others, err
 }
 
-func endOnce(ctx context.Context, pool *pgxpool.Pool, pid uint32, sessions string) (ended, others []string, err error) {
-	rows, err := pool.Query(ctx, `SELECT a.pid, coalesce(a.application_name, ''), coalesce(a.state, ''),
-			CASE WHEN starts_with(a.application_name, $2) THEN pg_catalog.pg_terminate_backend(a.pid) ELSE false END
-		FROM pg_catalog.pg_stat_activity a WHERE a.pid = ANY (pg_catalog.pg_blocking_pids($1))`, int32(pid), sessions)
+// blockers are the sessions that a waiter waits for.
+type blockers struct {
+	pool     *pgxpool.Pool
+	waiter   uint32
+	sessions string
+	ended    []string
+	others   []string
+}
+
+// end ends blockers of ours until ctx ends, which the end of the wait brings about,
+// or until one shows that is not ours.
+func (b *blockers) end(ctx context.Context) error {
+	told := map[int32]bool{} // a backend needs a moment to end
+	for ctx.Err() == nil {
+		if err := b.endOnce(ctx, told); err != nil || len(b.others) > 0 {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(pace):
+		}
+	}
+	return nil
+}
+
+func (b *blockers) endOnce(ctx context.Context, told map[int32]bool) error {
+	rows, err := b.pool.Query(ctx, `SELECT a.pid, coalesce(a.application_name, ''), coalesce(a.state, ''),
+			CASE WHEN pg_catalog.starts_with(a.application_name, $2) THEN pg_catalog.pg_terminate_backend(a.pid) ELSE false END
+		FROM pg_catalog.pg_stat_activity a WHERE a.pid = ANY (pg_catalog.pg_blocking_pids($1))`,
+		pgx.QueryExecModeExec, int32(b.waiter), b.sessions)
 	if err != nil {
-		return nil, nil, fmt.Errorf("blocking sessions: %w", err)
+		return fmt.Errorf("blocking sessions: %w", err)
 	}
 	defer rows.Close()
 	for rows.Next() {
-		var blocker int32
+		var pid int32
 		var app, state string
 		var done bool
-		if err := rows.Scan(&blocker, &app, &state, &done); err != nil {
-			return ended, others, fmt.Errorf("blocking sessions: %w", err)
+		if err := rows.Scan(&pid, &app, &state, &done); err != nil {
+			return fmt.Errorf("blocking sessions: %w", err)
 		}
-		who := fmt.Sprintf("pid %d, %q, %s", blocker, app, state)
-		if done {
-			ended = append(ended, who)
-		} else {
-			others = append(others, who)
+		who := fmt.Sprintf("pid %d, %q, %s", pid, app, state)
+		switch {
+		case !done:
+			b.others = append(b.others, who)
+		case !told[pid]:
+			told[pid] = true
+			b.ended = append(b.ended, who)
 		}
 	}
-	return ended, others, rows.Err()
+	return rows.Err()
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -77,15 +79,8 @@ func Starts(ctx context.Context, adm *kadm.Client, pipeline, group string, t Top
 	if err != nil && !errors.Is(err, kerr.GroupIDNotFound) {
 		return nil, fmt.Errorf("group offsets: %w", err)
 	}
-	for _, o := range committed[t.Name] {
-		switch {
-		case o.Err != nil || o.At < 0:
-		case o.Metadata == metadata(pipeline):
-			return nil, fmt.Errorf("%w (group %q, topic %q)", ErrOurOffsets, group, t.Name)
-		case s.Kind == "":
-			return nil, fmt.Errorf("%w: group %q, topic %q, partition %d at %d; set kafka.start: committed to go on from there, or kafka.start: earliest to begin at the first record",
-				ErrGroupInUse, group, t.Name, o.Partition, o.At)
-		}
+	if err := mayStart(committed[t.Name], pipeline, group, s); err != nil {
+		return nil, err
 	}
 	first, err := adm.ListStartOffsets(ctx, t.Name)
 	if err != nil {
@@ -104,13 +99,40 @@ func Starts(ctx context.Context, adm *kadm.Client, pipeline, group string, t Top
 	starts := make([]int64, t.Partitions)
 	for n := range starts {
 		o, ok := chosen.Lookup(t.Name, int32(n))
-		if !ok || o.Err != nil {
-			return nil, fmt.Errorf("%s offset of %s/%d: %w", s, t.Name, n, errors.Join(o.Err, err))
+		if !ok {
+			return nil, fmt.Errorf("%s offset: %w: %s/%d", s, errNoOffset, t.Name, n)
+		}
+		if o.Err != nil {
+			return nil, fmt.Errorf("%s offset of %s/%d: %w", s, t.Name, n, o.Err)
 		}
 		starts[n] = o.Offset
-		if c, ok := committed.Lookup(t.Name, int32(n)); ok && s.Kind == "committed" && c.Err == nil && c.At >= 0 {
+		if c, ok := committed.Lookup(t.Name, int32(n)); ok && s.Kind == "committed" && c.At >= 0 {
 			starts[n] = c.At
 		}
 	}
 	return starts, nil
+}
+
+var errNoOffset = errors.New("Kafka did not answer for the partition") //nolint:staticcheck // a product's name
+
+// mayStart looks at what the group has committed before any row exists. An offset
+// that could not be read may be anybody's, so that is an error too.
+func mayStart(committed map[int32]kadm.OffsetResponse, pipeline, group string, s Start) error {
+	numbers := slices.Sorted(maps.Keys(committed))
+	for _, n := range numbers {
+		o := committed[n]
+		if o.Err != nil {
+			return fmt.Errorf("group offset of %s/%d: %w", o.Topic, n, o.Err)
+		}
+		if o.At >= 0 && o.Metadata == metadata(pipeline) {
+			return fmt.Errorf("%w (group %q, topic %q)", ErrOurOffsets, group, o.Topic)
+		}
+	}
+	for _, n := range numbers {
+		if o := committed[n]; o.At >= 0 && s.Kind == "" {
+			return fmt.Errorf("%w: group %q, topic %q, partition %d at %d; set kafka.start: committed to go on from there, or kafka.start: earliest to begin at the first record",
+				ErrGroupInUse, group, o.Topic, n, o.At)
+		}
+	}
+	return nil
 }
