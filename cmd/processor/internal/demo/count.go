@@ -3,6 +3,7 @@ package demo
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -43,7 +44,7 @@ func (s *stage) count(ctx context.Context, sent ledger) (Result, error) {
 		if *c.tally, err = tally(ctx, s.db, c.table, sent); err != nil {
 			return Result{}, fmt.Errorf("count %s: %w", c.table, err)
 		}
-		c.tally.Kills, c.tally.Seconds = c.flow.kills.Load(), c.flow.took.Seconds()
+		c.tally.Kills, c.tally.Seconds = c.flow.kills.Load(), c.flow.took.Round(time.Millisecond).Seconds()
 	}
 	err := s.db.QueryRow(ctx, `
 		SELECT coalesce(sum(duplicate), 0)::bigint, (SELECT count(*) FROM effectonce.dead_letters) FROM effectonce.audit`).

@@ -31,6 +31,9 @@ const (
 	kills         = 3
 )
 
+// errInterrupted stands for whatever noticed first that the context had ended.
+var errInterrupted = errors.New("interrupted before the end")
+
 func (o Options) validate() error {
 	switch {
 	case o.Records < 1000:
@@ -56,7 +59,10 @@ func Run(ctx context.Context, o Options, out, progress io.Writer) (err error) {
 	defer func() { err = errors.Join(err, s.close()) }()
 
 	result, err := s.perform(ctx)
-	if err != nil {
+	switch {
+	case ctx.Err() != nil:
+		return errInterrupted
+	case err != nil:
 		return err
 	}
 	if err := result.print(out, o.JSON); err != nil {
@@ -107,9 +113,13 @@ func (s *stage) perform(ctx context.Context) (Result, error) {
 		return Result{}, err
 	}
 	if !s.opt.Keep {
-		if err := errors.Join(s.ours.stop(), s.naive.stop()); err != nil {
+		var ends errgroup.Group
+		ends.Go(s.ours.stop)
+		ends.Go(s.naive.stop)
+		if err := ends.Wait(); err != nil {
 			return Result{}, err
 		}
 	}
+	s.say.line("counting both tables")
 	return s.count(ctx, ledger{seed: s.opt.Seed, records: sent.Records.Load(), distinct: sent.Distinct.Load()})
 }

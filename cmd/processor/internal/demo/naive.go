@@ -85,13 +85,16 @@ func serveNaive(ctx context.Context, stdin io.Reader, log io.Writer) error {
 	}
 	defer cl.Close()
 
-	told := false
-	for {
+	if err := consume(ctx, cl, conn, log); ctx.Err() == nil {
+		return err
+	}
+	return nil // told to end: what was not committed is read again
+}
+
+func consume(ctx context.Context, cl *kgo.Client, conn *pgx.Conn, log io.Writer) error {
+	for told := false; ; {
 		const most = 10_000
 		fetches := cl.PollRecords(ctx, most)
-		if ctx.Err() != nil || fetches.IsClientClosed() {
-			return nil
-		}
 		if err := fetches.Err0(); err != nil {
 			return fmt.Errorf("poll: %w", err)
 		}
@@ -105,12 +108,13 @@ func serveNaive(ctx context.Context, stdin io.Reader, log io.Writer) error {
 		if err := cl.CommitRecords(ctx, records...); err != nil {
 			_, _ = fmt.Fprintln(log, "commit offsets:", err) // the group is rebalancing; the next commit covers it
 		}
-		if !told {
-			if _, err := conn.Exec(ctx, `INSERT INTO public.naive_at_work (pid) VALUES ($1)`, os.Getpid()); err != nil {
-				return fmt.Errorf("tell: %w", err)
-			}
-			told = true
+		if told {
+			continue
 		}
+		if _, err := conn.Exec(ctx, `INSERT INTO public.naive_at_work (pid) VALUES ($1)`, os.Getpid()); err != nil {
+			return fmt.Errorf("tell: %w", err)
+		}
+		told = true
 	}
 }
 

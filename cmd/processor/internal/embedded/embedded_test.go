@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"strconv"
@@ -174,8 +175,11 @@ func TestPostgresServesAndStops(t *testing.T) {
 // Where no Postgres is installed it is fetched. This is the way of a machine with
 // nothing but Go; it needs the network.
 func TestPostgresIsFetched(t *testing.T) {
-	ctx := deadline(t)
-	pg, err := StartPostgres(ctx, self(t), scratch(t), true)
+	ctx, keeper := deadline(t), filepath.Join(t.TempDir(), "keeper")
+	if out, err := exec.CommandContext(ctx, "go", "build", "-o", keeper, "./testdata/keeper").CombinedOutput(); err != nil { //nolint:gosec // our own path
+		t.Fatalf("%v\n%s", err, out)
+	}
+	pg, err := StartPostgres(ctx, keeper, scratch(t), true)
 	if err != nil {
 		t.Fatal(err)
 	}

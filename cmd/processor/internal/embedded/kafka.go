@@ -72,6 +72,9 @@ func ServeKafka(ctx context.Context, stdin io.Reader, stdout io.Writer) error {
 	}
 	defer cancel()
 
+	if err := os.MkdirAll(orders.Dir, 0o700); err != nil {
+		return fmt.Errorf("directory of Kafka: %w", err)
+	}
 	cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.DataDir(orders.Dir), kfake.SeedTopics(orders.Partitions, orders.Topic),
 		kfake.GroupMinSessionTimeout(shortestSession))
 	if err != nil {

@@ -66,12 +66,20 @@ func configure(ctx context.Context, orders postgresOrders) (embeddedpostgres.Con
 		answer.Version, answer.Source = found.version, filepath.Join(found.root, "bin")
 		return cfg.BinariesPath(found.root), answer, nil
 	}
-	cache, err := os.UserCacheDir()
-	if err != nil {
-		cache = filepath.Join(orders.Dir, "cache")
-	}
 	answer.Version, answer.Source = string(embeddedpostgres.V18), "fetched from Maven Central"
-	return cfg.Version(embeddedpostgres.V18).CachePath(filepath.Join(cache, "effectonce", "postgres")), answer, nil
+	return cfg.Version(embeddedpostgres.V18).CachePath(cacheDir(orders.Dir)), answer, nil
+}
+
+// cacheDir is where a fetched archive stays for the next time: in the user's cache,
+// or in dir, with everything else, if the user has none.
+func cacheDir(dir string) string {
+	if cache, err := os.UserCacheDir(); err == nil {
+		cache = filepath.Join(cache, "effectonce", "postgres")
+		if os.MkdirAll(cache, 0o700) == nil {
+			return cache
+		}
+	}
+	return filepath.Join(dir, "cache")
 }
 
 // FreePort returns a port that nobody listens on at the moment.
