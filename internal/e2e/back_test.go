@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -31,7 +32,7 @@ func TestTheDatabaseGoesBack(t *testing.T) {
 	w.exact("afterwards", w.drained())
 }
 
-// copies are the tables that go back: the log of a run before the run.
+// copies are the tables that go back, a log before its runs.
 func (w *world) copies() []string {
 	return []string{w.db.Relation("positions"), w.db.Relation("logs"), w.db.Relation("runs"), w.db.Relation("dead_letters"), w.effects}
 }
@@ -44,23 +45,22 @@ func (w *world) copyOf(table string) string {
 // saveAside copies everything in one snapshot.
 func (w *world) saveAside() {
 	w.t.Helper()
-	script := "BEGIN ISOLATION LEVEL REPEATABLE READ;"
+	script := []string{"BEGIN ISOLATION LEVEL REPEATABLE READ"}
 	for _, table := range w.copies() {
-		script += "CREATE TABLE " + w.copyOf(table) + " AS SELECT * FROM " + table + ";"
+		script = append(script, "CREATE TABLE "+w.copyOf(table)+" AS SELECT * FROM "+table)
 	}
-	w.db.Exec(w.t, script+"COMMIT")
+	w.db.Exec(w.t, strings.Join(append(script, "COMMIT"), ";"))
 }
 
 // setBack puts the copies in place of what is there, in one transaction.
 func (w *world) setBack() {
 	w.t.Helper()
-	script := "BEGIN;"
-	tables := w.copies()
-	for i := range tables { // runs before their logs
-		script += "DELETE FROM " + tables[len(tables)-1-i] + ";"
+	script := []string{"BEGIN"}
+	for _, table := range slices.Backward(w.copies()) { // runs before their logs
+		script = append(script, "DELETE FROM "+table)
 	}
-	for _, table := range tables {
-		script += "INSERT INTO " + table + " OVERRIDING SYSTEM VALUE SELECT * FROM " + w.copyOf(table) + ";"
+	for _, table := range w.copies() {
+		script = append(script, "INSERT INTO "+table+" OVERRIDING SYSTEM VALUE SELECT * FROM "+w.copyOf(table))
 	}
-	w.db.Exec(w.t, script+"COMMIT")
+	w.db.Exec(w.t, strings.Join(append(script, "COMMIT"), ";"))
 }

@@ -12,8 +12,8 @@ import (
 
 // record is one committed record of the topic, as an independent client read it.
 type record struct {
-	offset int64
 	ledger
+	offset int64
 	poison bool // no record that can be applied: it must become a dead letter
 }
 

@@ -76,8 +76,8 @@ func (m *member) start() {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = log.Close() }()                                                       // the child has its own
-	m.cmd = exec.CommandContext(context.WithoutCancel(t.Context()), binary, "run", m.config) //nolint:gosec // built by this test
+	defer func() { _ = log.Close() }() // the child has its own
+	m.cmd = exec.CommandContext(context.WithoutCancel(t.Context()), binary, "run", m.config)
 	m.cmd.Env = append(os.Environ(), m.w.env...)
 	m.cmd.Stdout, m.cmd.Stderr, m.cmd.SysProcAttr = log, log, dieWithUs()
 	if err := m.cmd.Start(); err != nil {

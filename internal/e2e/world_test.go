@@ -275,8 +275,8 @@ func (w *world) facts(ends map[int32]int64) facts {
 }
 
 type placed struct {
-	part int32
 	position
+	part int32
 }
 
 func collect[T any](t *testing.T, tx pgx.Tx, scan func(pgx.Rows) (T, error), sql string) []T {
@@ -285,7 +285,7 @@ func collect[T any](t *testing.T, tx pgx.Tx, scan func(pgx.Rows) (T, error), sql
 	if err != nil {
 		t.Fatalf("%s: %v", sql, err)
 	}
-	out, err := pgx.CollectRows(rows, func(r pgx.CollectableRow) (T, error) { return scan(rows) })
+	out, err := pgx.CollectRows(rows, func(pgx.CollectableRow) (T, error) { return scan(rows) })
 	if err != nil {
 		t.Fatalf("%s: %v", sql, err)
 	}
