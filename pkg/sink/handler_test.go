@@ -140,6 +140,12 @@ func TestHandlersErrors(t *testing.T) {
 			_ = tx.SendBatch(ctx, q).Close()
 			return nil, nil
 		}, code: "22012"},
+		"swallowed in a callback": {f: func(ctx context.Context, tx sink.Tx) ([]sink.Rejection, error) {
+			q := &pgx.Batch{}
+			q.Queue("SELECT 1/0").QueryRow(func(row pgx.Row) error { _ = row.Scan(new(int)); return nil })
+			_ = tx.SendBatch(ctx, q).Close()
+			return nil, nil
+		}, code: "22012"},
 		"swallowed in a row": {f: func(ctx context.Context, tx sink.Tx) ([]sink.Rejection, error) {
 			_ = tx.QueryRow(ctx, "SELECT 1/x FROM generate_series(1, 0, -1) x").Scan(new(int))
 			return nil, nil
@@ -233,6 +239,9 @@ func TestHandlersErrors(t *testing.T) {
 		err := call(t.Context(), conn, 1, func(ctx context.Context, tx sink.Tx, _ []stream.Record) ([]sink.Rejection, error) {
 			return tt.f(ctx, tx)
 		})
+		if strings.Contains(fmt.Sprint(err), "%!") {
+			t.Errorf("%s: %v", name, err)
+		}
 		var step *pgtx.StepError
 		if !errors.As(err, &step) || step.Step != pgtx.StepEffect {
 			t.Errorf("%s: %v is no error of the effect", name, err)

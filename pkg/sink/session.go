@@ -184,13 +184,21 @@ func (s *session) finish(ctx context.Context, err error) error {
 	case pc.TxStatus() == 'I':
 		return fmt.Errorf("%w: it has ended the transaction", ErrTransactionControl)
 	case pc.TxStatus() == 'E' && err == nil:
-		return fmt.Errorf("handler went on after a failed statement: %w", s.sql)
+		return s.unseen()
 	case pc.TxStatus() == 'E' && pgtx.Code(err) == "" && pgtx.Code(s.sql) != "":
 		return fmt.Errorf("%w, after %w", err, s.sql)
 	case err == nil, pgtx.Code(err) != "", errors.As(err, new(*HandlerError)):
 		return err
 	}
 	return &HandlerError{Err: err}
+}
+
+// unseen is the error of a call that went on after a failed statement.
+func (s *session) unseen() error {
+	if s.sql == nil { // swallowed in a callback of a batch
+		return &HandlerError{Err: errors.New("a failed statement was not told")}
+	}
+	return fmt.Errorf("handler went on after a failed statement: %w", s.sql)
 }
 
 // interrupted is the error of a call that lost its session or its time.

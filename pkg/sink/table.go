@@ -34,7 +34,10 @@ type shape struct {
 // mapping, joined under ErrTable; any other error is the connection's.
 func OpenTable(ctx context.Context, conn *pgx.Conn, config TableConfig) (*Table, error) {
 	t := &Table{config: config}
-	return t, t.Reload(ctx, conn)
+	if err := t.Reload(ctx, conn); err != nil {
+		return nil, err
+	}
+	return t, nil
 }
 
 // Reload reads the table again, once after the server named a column, type or

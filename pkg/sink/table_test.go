@@ -361,6 +361,15 @@ func TestEncodeFrom(t *testing.T) {
 		t.Error(diff)
 	}
 
+	// A new layout encodes all rows again and repeats no fault.
+	if err := table.Reload(t.Context(), conn); err != nil {
+		t.Fatal(err)
+	}
+	b.Ends = b.Ends[:2]
+	if again := table.Encode(b, 2); len(again) != 1 || again[0].Index != 3 || len(b.Ends) != 4 || len(b.Bytes(0)) == 0 {
+		t.Errorf("after a new layout: %v", again)
+	}
+
 	// A pick without a row is never left out in silence.
 	tx, err := pgtx.Begin(t.Context(), conn, pgtx.DefaultSettings)
 	if err != nil {
