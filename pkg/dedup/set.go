@@ -1,6 +1,9 @@
 package dedup
 
-import "encoding/binary"
+import (
+	"cmp"
+	"encoding/binary"
+)
 
 // slot is a fingerprint as two big-endian words; zero is an empty slot.
 type slot struct{ hi, lo uint64 }
@@ -10,6 +13,20 @@ func slotOf(f Fingerprint) slot {
 }
 
 func (s slot) less(t slot) bool { return s.hi < t.hi || s.hi == t.hi && s.lo < t.lo }
+
+func (s slot) compare(t slot) int {
+	if c := cmp.Compare(s.hi, t.hi); c != 0 {
+		return c
+	}
+	return cmp.Compare(s.lo, t.lo)
+}
+
+// slotAt is the fingerprint at the beginning of b.
+func slotAt(b []byte) slot { return slot{binary.BigEndian.Uint64(b), binary.BigEndian.Uint64(b[8:])} }
+
+func (s slot) append(b []byte) []byte {
+	return binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(b, s.hi), s.lo)
+}
 
 // set holds fingerprints exactly: open addressing, indexed by the top bits, so a
 // sorted batch walks it from front to back. 16 bytes a slot, at most 4 of 5 in

@@ -1,0 +1,98 @@
+package dedup
+
+import (
+	"math/bits"
+
+	"github.com/bits-and-blooms/bloom/v3"
+)
+
+// Filter says "surely not in" or "maybe in" about fingerprints. Storage, parameters
+// and serialisation are bits-and-blooms'; positions are block-local: one block of
+// 512 bits, a cache line, is chosen by multiply-shift of a fingerprint's first
+// word, and k bits inside it by 9 bits each. Fingerprints are uniform, so nothing
+// is hashed again, and what is added in order walks the filter from front to back.
+//
+// A filter has no false negative about the keys it was given. Beyond its capacity
+// it answers "maybe" more often; it is then due to be rebuilt.
+type Filter struct {
+	bloom    *bloom.BloomFilter
+	words    []uint64 // of bloom
+	blocks   uint64
+	k        int
+	capacity int64
+	n        int64
+}
+
+// shape is a filter's rate of false positives by the textbook, which gives its
+// bits a key. Block-local positions cost about 0.06 points on top at 14 bits.
+type shape struct {
+	rate  float64
+	least int64 // smallest capacity: an empty start must not be full at once
+}
+
+var (
+	gateShape    = shape{rate: 0.001, least: 1 << 14}  // 14.4 bits a key, k 8: 0.16 % measured
+	segmentShape = shape{rate: 0.0215, least: 1 << 10} // 8 bits a key
+)
+
+const (
+	blockBits = 512
+	maxBits   = 8 // k at most: 9 bits of the first word, 63 of the second
+)
+
+// newFilter makes an empty filter for this many keys.
+func newFilter(capacity int64, s shape) *Filter {
+	capacity = max(capacity, s.least)
+	m, k := bloom.EstimateParameters(uint(capacity), s.rate)
+	m = (m + blockBits - 1) / blockBits * blockBits
+	return wrap(bloom.New(m, min(k, maxBits)), capacity, 0)
+}
+
+func wrap(b *bloom.BloomFilter, capacity, n int64) *Filter {
+	return &Filter{
+		bloom: b, words: b.BitSet().Words(), blocks: uint64(b.Cap() / blockBits), k: int(b.K()), capacity: capacity, n: n,
+	}
+}
+
+// block is where all bits of a fingerprint lie.
+func (f *Filter) block(k slot) []uint64 {
+	i, _ := bits.Mul64(k.hi, f.blocks)
+	return f.words[i*8 : i*8+8 : i*8+8]
+}
+
+// add puts a fingerprint in. What was in already, or seemed so, is not counted.
+func (f *Filter) add(k slot) {
+	b := f.block(k)
+	changed := uint64(0)
+	for i, x := 0, k.hi; i < f.k; i++ {
+		w, bit := &b[x>>6&7], uint64(1)<<(x&63)
+		changed |= bit &^ *w
+		*w |= bit
+		if x >>= 9; i == 0 {
+			x = k.lo
+		}
+	}
+	if changed != 0 {
+		f.n++
+	}
+}
+
+// has is false only if the fingerprint was never added.
+func (f *Filter) has(k slot) bool {
+	b := f.block(k)
+	for i, x := 0, k.hi; i < f.k; i++ {
+		if b[x>>6&7]&(1<<(x&63)) == 0 {
+			return false
+		}
+		if x >>= 9; i == 0 {
+			x = k.lo
+		}
+	}
+	return true
+}
+
+// full reports whether the filter holds more than it was made for.
+func (f *Filter) full() bool { return f.n > f.capacity }
+
+// bytes is what the filter takes in memory.
+func (f *Filter) bytes() int64 { return int64(len(f.words)) * 8 }
