@@ -74,6 +74,7 @@ func wantRights() map[string]string {
 		"fence()":          "execute",
 		"append_runs()":    "execute",
 		"takeover()":       "execute",
+		"swap_segments()":  "execute",
 	}
 }
 

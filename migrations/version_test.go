@@ -114,7 +114,7 @@ func TestLockTimeout(t *testing.T) {
 	db := pgtest.New(t)
 	m := open(t, db, config(t, db.OwnerDSN), db.Schema)
 	conn := db.Conn(t)
-	for _, sql := range []string{"BEGIN", "SELECT FROM " + db.Relation("positions")} {
+	for _, sql := range []string{"BEGIN", "SELECT FROM " + db.Relation("runs")} {
 		if _, err := conn.Exec(t.Context(), sql); err != nil {
 			t.Fatal(err)
 		}
@@ -158,7 +158,7 @@ func TestUpGivesUp(t *testing.T) {
 	if err := other.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(all(), up(t, m)); diff != "" {
+	if diff := cmp.Diff(all()[len(all())-1:], up(t, m)); diff != "" { // the one that was undone
 		t.Error(diff)
 	}
 }

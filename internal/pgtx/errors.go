@@ -14,6 +14,8 @@ const (
 	CodeLogMoved  = "EO002" // head_id is not the view's: learn and try again
 	CodeOtherTx   = "EO003" // not the transaction of the fence: a COMMIT or ROLLBACK was smuggled in
 	CodeLogClosed = "EO004" // the log is closed or of another generation
+	CodeManifest  = "EO005" // the log's segments are not those that were read: read them again
+	CodeSegment   = "EO006" // a segment is not there or without all its keys: build it again
 )
 
 // StepError is an error with the step it happened in.

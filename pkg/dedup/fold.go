@@ -2,20 +2,29 @@ package dedup
 
 import (
 	"cmp"
-	"encoding/binary"
 	"slices"
+
+	"effectonce/pkg/stream"
 )
 
 // Fold knows which records of one log in a batch repeat each other and which
 // repeat the log. Records are named by their index in the batch. It is built once
-// a batch (Reset, Add, Check) and asked as often as faults change who wins.
+// a batch (Reset, Add, Check, LookUp) and asked as often as faults change who wins.
 type Fold struct {
+	Asked     int // keys that Check left to LookUp
+	Confirmed int // of these, keys that a segment has; the others were false positives
+
 	lo      int // index of the first record
 	entries []entry
 	group   []int32 // record − lo → its key's group, none without a key
 	seen    []bool  // group → in the view: a duplicate
 	stamp   []int32 // group → the last Winners call that met it
 	calls   int32
+
+	open     []question // sorted
+	view     *View
+	manifest stream.UUID // the view's at Check
+	among    []candidate // its segments
 }
 
 const none = -1
@@ -27,7 +36,7 @@ type entry struct {
 
 // Reset empties the fold for records lo, lo+1, …
 func (f *Fold) Reset(lo int) {
-	f.lo, f.calls = lo, 0
+	f.lo, f.calls, f.open = lo, 0, f.open[:0]
 	f.entries, f.group, f.seen, f.stamp = f.entries[:0], f.group[:0], f.seen[:0], f.stamp[:0]
 }
 
@@ -40,30 +49,67 @@ func (f *Fold) Add(fp Fingerprint) {
 // AddKeyless appends the next record, which has no fingerprint: nothing repeats it.
 func (f *Fold) AddKeyless() { f.group = append(f.group, none) }
 
-// Check sorts the keys, finds the repeats and asks the view for each key once.
-func (f *Fold) Check(v *View) {
+// Check sorts the keys, finds the repeats and asks the view for each key once. It
+// returns the number of keys that memory cannot decide: while there are any, LookUp
+// must decide them before anything else is asked.
+func (f *Fold) Check(v *View) int {
 	slices.SortFunc(f.entries, func(a, b entry) int {
-		if c := cmp.Compare(a.hi, b.hi); c != 0 {
-			return c
-		}
-		if c := cmp.Compare(a.lo, b.lo); c != 0 {
+		if c := a.compare(b.slot); c != 0 {
 			return c
 		}
 		return cmp.Compare(a.index, b.index)
 	})
-	f.seen = f.seen[:0]
+	f.seen, f.open = f.seen[:0], f.open[:0]
+	v.mu.Lock()
 	for i, e := range f.entries {
 		if i == 0 || e.slot != f.entries[i-1].slot {
-			f.seen = append(f.seen, v.has(e.slot))
+			a := v.find(e.slot)
+			if a == maybe {
+				f.open = append(f.open, question{e.slot, int32(len(f.seen))})
+			}
+			f.seen = append(f.seen, a == seen)
 		}
 		f.group[e.index] = int32(len(f.seen) - 1)
 	}
+	f.view, f.manifest, f.among = v, v.manifest, f.among[:0]
+	if len(f.open) > 0 {
+		for _, seg := range v.segments {
+			f.among = append(f.among, candidate{seg.ID, seg.filter})
+		}
+	}
+	v.mu.Unlock()
+	f.Asked, f.Confirmed = len(f.open), 0
 	f.calls = 0
 	f.stamp = append(f.stamp[:0], make([]int32, len(f.seen))...)
+	return len(f.open)
+}
+
+// question is a key that memory cannot decide.
+type question struct {
+	slot
+	group int32
+}
+
+// candidate is a segment it may lie in.
+type candidate struct {
+	id     stream.UUID
+	filter *Filter // nil: it must be asked
+}
+
+// Open reports whether keys are not decided: LookUp was not called, or it found
+// that the log's segments are not the view's. Catch the view up and check again.
+func (f *Fold) Open() bool { return len(f.open) > 0 }
+
+// decided panics while keys are open: to take one for new would apply it twice.
+func (f *Fold) decided() {
+	if f.Open() {
+		panic("dedup: fold asked while keys are undecided")
+	}
 }
 
 // Duplicate reports whether record i repeats the log.
 func (f *Fold) Duplicate(i int) bool {
+	f.decided()
 	g := f.group[i-f.lo]
 	return g != none && f.seen[g]
 }
@@ -72,6 +118,7 @@ func (f *Fold) Duplicate(i int) bool {
 // key that skip does not exclude and that neither the log nor applied has. applied
 // marks records applied before this call and may be nil.
 func (f *Fold) Winners(picks []int, lo, hi int, skip, applied func(i int) bool) []int {
+	f.decided()
 	f.calls++
 	if applied != nil {
 		for i := range f.group {
@@ -101,8 +148,7 @@ func (f *Fold) Run(applied func(i int) bool) []byte {
 	run := make([]byte, 0, 16*len(f.seen))
 	for _, e := range f.entries {
 		if applied(f.lo + int(e.index)) {
-			run = binary.BigEndian.AppendUint64(run, e.hi)
-			run = binary.BigEndian.AppendUint64(run, e.lo)
+			run = e.slot.append(run)
 		}
 	}
 	return run

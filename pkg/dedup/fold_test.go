@@ -60,7 +60,7 @@ func at(flags []bool) func(int) bool { return func(i int) bool { return flags[i]
 func batch(rng *rand.Rand, f *Fold) (*model, *View) {
 	n := rng.IntN(60)
 	m := &model{lo: rng.IntN(5), view: map[Fingerprint]bool{}}
-	v := &View{keys: newSet(0)}
+	v := newView(0, nil)
 	f.Reset(m.lo)
 	for range n {
 		if rng.IntN(8) == 0 {
@@ -163,7 +163,7 @@ func TestFoldPromotes(t *testing.T) {
 	for _, fp := range []Fingerprint{a, b, a, b} {
 		f.Add(fp)
 	}
-	f.Check(&View{keys: newSet(0)})
+	f.Check(newView(0, nil))
 	dead := make([]bool, 14)
 	if diff := cmp.Diff([]int{10, 11}, f.Winners(nil, 10, 14, at(dead), nil)); diff != "" {
 		t.Error(diff)
@@ -190,7 +190,7 @@ func TestFoldSortsByKeyThenOffset(t *testing.T) {
 		fps = append(fps, fp)
 		f.Add(fp)
 	}
-	f.Check(&View{keys: newSet(0)})
+	f.Check(newView(0, nil))
 	picks := f.Winners(nil, 0, 300, func(int) bool { return false }, nil)
 	if len(picks) != 100 || picks[0] != 0 || picks[99] != 99 {
 		t.Errorf("winners %v", picks)

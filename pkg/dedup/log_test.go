@@ -118,16 +118,15 @@ func (w *world) write(v *View, id byte, numbers ...int) {
 	v.Learn(r.ID, r.Fingerprints)
 }
 
-// contents is all keys of a set, as a run in no order.
+// contents is all keys of the exact set.
 func contents(v *View) map[slot]bool {
 	out := map[slot]bool{}
-	for _, k := range v.keys.slots {
-		if k != (slot{}) {
-			out[k] = true
+	for _, g := range []*generation{v.fresh, v.sealing} {
+		if g != nil {
+			for _, k := range g.keys.sorted() {
+				out[k] = true
+			}
 		}
-	}
-	if v.keys.zero {
-		out[slot{}] = true
 	}
 	return out
 }
@@ -135,8 +134,8 @@ func contents(v *View) map[slot]bool {
 // same reports how two views differ: everything that a commit or a look-up rests on.
 func same(want, got *View) string {
 	return cmp.Diff(
-		[]any{want.Log, want.Generation, want.Head, want.HeadID, want.Manifest},
-		[]any{got.Log, got.Generation, got.Head, got.HeadID, got.Manifest}) +
+		[]any{want.Log, want.Generation, want.Head, want.HeadID, want.manifest},
+		[]any{got.Log, got.Generation, got.Head, got.HeadID, got.manifest}) +
 		cmp.Diff(len(contents(want)), len(contents(got))) +
 		map[bool]string{false: "keys differ"}[maps.Equal(contents(want), contents(got))]
 }
@@ -191,7 +190,7 @@ func TestLoadedZeroKey(t *testing.T) {
 	if err := w.append(t.Context(), w.conn, r); err != nil {
 		t.Fatal(err)
 	}
-	if v := w.load(0); !v.has(slot{}) || v.Keys() != 1 {
+	if v := w.load(0); !v.fresh.keys.has(slot{}) || v.Keys() != 1 {
 		t.Errorf("%d keys", v.Keys())
 	}
 }
@@ -384,7 +383,7 @@ func TestHeads(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := map[int32]names{0: {a.HeadID, a.Manifest}, 1: {b.HeadID, b.Manifest}}
+	want := map[int32]names{0: {a.HeadID, a.manifest}, 1: {b.HeadID, b.manifest}}
 	if !maps.Equal(want, got) {
 		t.Errorf("got %v, want %v", got, want)
 	}

@@ -117,7 +117,7 @@ func TestSetSize(t *testing.T) {
 // whole key ignored.
 func TestViewLearns(t *testing.T) {
 	t.Parallel()
-	v := &View{keys: newSet(0)}
+	v := newView(0, nil)
 	var run []byte
 	for i := range uint64(50) {
 		run = binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(run, i<<58), i)
@@ -127,7 +127,7 @@ func TestViewLearns(t *testing.T) {
 		t.Errorf("%d keys, head %d %s", v.Keys(), v.Head, v.HeadID)
 	}
 	for i := range uint64(50) {
-		if !v.has(slot{i << 58, i}) {
+		if v.find(slot{i << 58, i}) != seen {
 			t.Errorf("key %d is not in the view", i)
 		}
 	}

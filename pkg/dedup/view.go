@@ -1,31 +1,90 @@
 package dedup
 
 import (
-	"encoding/binary"
+	"context"
+	"slices"
+	"sync"
 
 	"effectonce/pkg/stream"
 )
 
-// View is what memory knows of one log: exactly the keys of its runs up to
-// HeadID. One goroutine at a time uses it: the committer that has its partition
-// in flight.
+// View is what memory knows of one log: exactly the keys of its runs behind sealed
+// and up to HeadID, and filters over the segments that hold the runs before.
+//
+// Two goroutines at most use a view. One appends: the committer that has its
+// partition in flight. It alone changes what the view contains (Learn, CatchUp),
+// so it may read Head and HeadID freely. The other works in the background (Seal,
+// Compact, Rebuild, which wait for each other). It changes where keys lie, never
+// whether they are there.
+//
+// Three things hold at every moment, under mu:
+//
+//   - every key of a run up to HeadID is in a generation, or in a segment of the
+//     manifest. Keys leave the exact set only as a whole generation, in the step
+//     that takes the manifest of the segment that holds exactly these keys;
+//   - the gate holds every key of the manifest's segments, and the one being built
+//     those below ready;
+//   - sealed of the manifest is not beyond Head. So a hit in its segments is a claim
+//     about runs that this view contains.
 type View struct {
 	Log        int64
 	Generation []byte
-	Head       int64       // number of the last run it contains, for contiguity
-	HeadID     stream.UUID // its name: the only thing that is compared
-	Manifest   stream.UUID
-	keys       *set
+
+	Head   int64       // number of the last run it contains, for contiguity
+	HeadID stream.UUID // its name: the only thing that is compared
+
+	task chan struct{} // holds one token while something works in the background
+
+	mu       sync.Mutex // guards what follows and writes to the head; held for a batch's check at most
+	fresh    *generation
+	sealing  *generation // being sealed; nil mostly
+	manifest stream.UUID
+	sealed   int64      // last run that lies in a segment
+	segments []*Segment // live ones; never changed in place
+	gate     *Filter    // nil until it is ready
+	building *Filter    // the next gate
+	ready    uint64     // building holds every key whose first word is below
+	pending  *swap      // sent, and perhaps committed
 }
 
-// Keys is the number of keys in memory.
-func (v *View) Keys() int { return v.keys.n }
+// generation is the exact set of the keys of some runs.
+type generation struct {
+	keys    *set
+	learned int64 // keys of its runs, counted run by run
+	head    int64 // its last run, once it is being sealed
+	headID  stream.UUID
+}
 
-func (v *View) has(k slot) bool { return v.keys.has(k) }
+// swap is a change of a log's segments.
+type swap struct {
+	from, manifest stream.UUID
+	segment        *Segment // nil when the runs have no keys
+	dead           []*Segment
+	gen            *generation // what the segment was made of; nil in a compaction
+}
+
+func newView(log int64, generation_ []byte) *View {
+	return &View{Log: log, Generation: generation_, task: make(chan struct{}, 1), fresh: newGeneration()}
+}
+
+func newGeneration() *generation { return &generation{keys: newSet(0)} }
+
+// Keys is the number of keys in the exact set.
+func (v *View) Keys() int {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	n := v.fresh.keys.n
+	if v.sealing != nil {
+		n += v.sealing.keys.n
+	}
+	return n
+}
 
 // Learn adds the run that was just committed on top of this view. Call it only
 // after COMMIT was answered.
 func (v *View) Learn(id stream.UUID, run []byte) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
 	v.learnKeys(run)
 	v.Head++
 	v.HeadID = id
@@ -33,10 +92,175 @@ func (v *View) Learn(id stream.UUID, run []byte) {
 
 // LearnKeys adds keys without moving the head: right only for the test that shows
 // why a view learns after the commit.
-func (v *View) LearnKeys(run []byte) { v.learnKeys(run) }
+func (v *View) LearnKeys(run []byte) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.learnKeys(run)
+}
 
 func (v *View) learnKeys(run []byte) {
 	for ; len(run) >= 16; run = run[16:] {
-		v.keys.add(slot{binary.BigEndian.Uint64(run), binary.BigEndian.Uint64(run[8:])})
+		v.fresh.keys.add(slotAt(run))
+		v.fresh.learned++
 	}
+}
+
+// answer is what memory says about a key.
+type answer uint8
+
+const (
+	absent answer = iota // in no run of this view
+	seen                 // in one of them
+	maybe                // the segments must be asked
+)
+
+// find asks memory, with mu held. A filter's yes is never more than a maybe, and
+// its no counts only where it holds every key of the segments.
+func (v *View) find(k slot) answer {
+	switch {
+	case v.fresh.keys.has(k), v.sealing != nil && v.sealing.keys.has(k):
+		return seen
+	case len(v.segments) == 0:
+		return absent
+	case v.gate != nil && !v.gate.has(k):
+		return absent
+	case v.gate == nil && v.building != nil && k.hi < v.ready && !v.building.has(k):
+		return absent
+	}
+	return maybe
+}
+
+// Is reports whether the view is still its log's: the log's row has the view's
+// head_id, and a manifest the view has, or is about to take, itself.
+func (v *View) Is(headID, manifest stream.UUID) bool { return headID == v.HeadID && v.adopt(manifest) }
+
+// adopt reports whether a manifest found in the database is the view's. One that
+// the view has sent itself is taken here: who sees it knows that its COMMIT
+// happened.
+func (v *View) adopt(manifest stream.UUID) bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if p := v.pending; p != nil && p.manifest == manifest && p.from == v.manifest {
+		v.take(p)
+	}
+	return v.manifest == manifest
+}
+
+// take makes the view that of a swap. The gate has the segment's keys already, so
+// exactly these may leave the exact set.
+func (v *View) take(p *swap) {
+	list := slices.DeleteFunc(slices.Clone(v.segments), func(s *Segment) bool { return slices.Contains(p.dead, s) })
+	if p.segment != nil {
+		list = append(list, p.segment)
+	}
+	v.manifest, v.segments, v.pending = p.manifest, list, nil
+	if p.gen != nil {
+		v.sealed, v.sealing = p.gen.head, nil
+	}
+}
+
+// freeze sets the exact set aside as the generation to seal, nil if there is no run
+// in it. A generation whose seal failed is returned again.
+func (v *View) freeze() *generation {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.sealing == nil && v.Head > v.sealed {
+		v.sealing, v.fresh = v.fresh, newGeneration()
+		v.sealing.head, v.sealing.headID = v.Head, v.HeadID
+	}
+	return v.sealing
+}
+
+// some is how many keys one holding of mu adds to a filter: well below a batch's
+// check.
+const some = 2000
+
+// cover adds the keys of a segment to be to the gate. It comes before the segment
+// is made live, so that no moment sees keys in neither the exact set nor the gate.
+func (v *View) cover(keys []slot) {
+	v.mu.Lock()
+	if len(v.segments) == 0 && v.gate == nil && v.building == nil {
+		v.gate = newFilter(roomy(int64(len(keys))), gateShape)
+	}
+	v.mu.Unlock()
+	for part := range slices.Chunk(keys, some) {
+		v.mu.Lock()
+		for _, f := range []*Filter{v.gate, v.building} {
+			if f == nil {
+				continue
+			}
+			for _, k := range part {
+				f.add(k)
+			}
+		}
+		v.mu.Unlock()
+	}
+}
+
+// roomy is the capacity of a gate over so many keys.
+func roomy(keys int64) int64 { return keys + keys/2 }
+
+// background waits until nothing else works on the view in the background, and
+// returns what ends the turn.
+func (v *View) background(ctx context.Context) (done func(), err error) {
+	select {
+	case v.task <- struct{}{}:
+		return func() { <-v.task }, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// Stats is a view's standing.
+type Stats struct {
+	Keys      int     // in the exact set
+	Runs      int64   // not sealed yet
+	Segments  int     // live
+	Tiers     []int   // live segments by tier
+	Sealed    int64   // keys in them
+	Gate      int64   // keys the gate holds
+	Capacity  int64   // keys it was made for
+	Bytes     int64   // of memory: the exact set, the gate and the segments' filters
+	GateBytes int64   // of these, the gate
+	Ready     float64 // share of the key space in which a filter answers
+	Rebuild   bool    // the gate is missing or full: Rebuild
+}
+
+// Stats returns the view's standing.
+func (v *View) Stats() Stats {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	s := Stats{Runs: v.Head - v.sealed, Segments: len(v.segments), Ready: 1}
+	for _, g := range []*generation{v.fresh, v.sealing} {
+		if g != nil {
+			s.Keys += g.keys.n
+			s.Bytes += int64(len(g.keys.slots)) * 16
+		}
+	}
+	for _, seg := range v.segments {
+		for len(s.Tiers) <= seg.Tier {
+			s.Tiers = append(s.Tiers, 0)
+		}
+		s.Tiers[seg.Tier]++
+		s.Sealed += seg.Keys
+		if seg.filter != nil {
+			s.Bytes += seg.filter.bytes()
+		} else {
+			s.Rebuild = true
+		}
+	}
+	for _, f := range []*Filter{v.gate, v.building} {
+		if f != nil {
+			s.GateBytes += f.bytes()
+		}
+	}
+	s.Bytes += s.GateBytes
+	switch {
+	case v.gate != nil:
+		s.Gate, s.Capacity = v.gate.n, v.gate.capacity
+		s.Rebuild = s.Rebuild || v.gate.full()
+	case len(v.segments) > 0:
+		s.Rebuild, s.Ready = true, float64(v.ready)/(1<<64)
+	}
+	return s
 }

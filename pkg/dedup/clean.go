@@ -1,0 +1,94 @@
+package dedup
+
+import (
+	"context"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"effectonce/internal/pgtx"
+)
+
+// Steps of clean-up: what one short transaction removes.
+const (
+	cleanRuns   = 64   // fingerprints of as many runs: about 10 MB
+	cleanBlocks = 2000 // 8 MB
+	pruneRuns   = 500  // audit rows
+)
+
+// Clean removes some of what a log does not need any more: the fingerprints of runs
+// that are sealed, and the blocks of dead segments. It returns the number of rows;
+// call it again until that is 0. What is sealed and dead is read by the statement
+// that removes: a member's memory may be of a time that the database has gone back
+// behind.
+func (s *Store) Clean(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, log int64) (int64, error) {
+	return s.removed(ctx, conn, set,
+		pgtx.Statement{SQL: s.sql(`WITH x AS (
+				SELECT r.log, r.seq FROM @schema@.logs l
+				JOIN @schema@.runs r ON r.log = l.id AND r.seq <= l.sealed AND r.fingerprints IS NOT NULL
+				WHERE l.id = $1 ORDER BY r.seq LIMIT ` + strconv.Itoa(cleanRuns) + `),
+			gone AS (UPDATE @schema@.runs r SET fingerprints = NULL FROM x WHERE r.log = x.log AND r.seq = x.seq RETURNING 1)
+			SELECT count(*) FROM gone`), Params: []pgtx.Param{pgtx.Int8(log)}},
+		pgtx.Statement{SQL: s.sql(`WITH x AS (
+				SELECT b.segment, b.first FROM @schema@.segments s
+				JOIN @schema@.blocks b ON b.segment = s.id
+				WHERE s.log = $1 AND s.state = 'dead' LIMIT ` + strconv.Itoa(cleanBlocks) + `),
+			gone AS (DELETE FROM @schema@.blocks b USING x WHERE b.segment = x.segment AND b.first = x.first RETURNING 1)
+			SELECT count(*) FROM gone`), Params: []pgtx.Param{pgtx.Int8(log)}},
+		pgtx.Statement{SQL: s.sql(`WITH gone AS (DELETE FROM @schema@.segments s WHERE s.log = $1 AND s.state = 'dead'
+				AND NOT EXISTS (SELECT FROM @schema@.blocks b WHERE b.segment = s.id) RETURNING 1)
+			SELECT count(*) FROM gone`), Params: []pgtx.Param{pgtx.Int8(log)}})
+}
+
+// Sweep removes what builders left behind that were killed: segments that have been
+// building for longer than age are given up (a living builder then begins again),
+// and blocks whose segment is not there at all, as after a failover that lost the
+// registration alone. Like Clean, call it until it returns 0, but once in minutes.
+func (s *Store) Sweep(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, age time.Duration) (int64, error) {
+	return s.removed(ctx, conn, set,
+		pgtx.Statement{SQL: s.sql(`WITH gone AS (UPDATE @schema@.segments SET state = 'dead'
+				WHERE state = 'building' AND created_at < now() - $1 * interval '1 ms' RETURNING 1)
+			SELECT count(*) FROM gone`), Params: []pgtx.Param{pgtx.Int8(age.Milliseconds())}},
+		// Goes from segment to segment through the index.
+		pgtx.Statement{SQL: s.sql(`WITH RECURSIVE there AS (
+				(SELECT segment FROM @schema@.blocks ORDER BY segment LIMIT 1)
+				UNION ALL
+				SELECT (SELECT b.segment FROM @schema@.blocks b WHERE b.segment > there.segment ORDER BY b.segment LIMIT 1)
+				FROM there WHERE there.segment IS NOT NULL),
+			x AS (SELECT b.segment, b.first FROM there JOIN @schema@.blocks b ON b.segment = there.segment
+				WHERE NOT EXISTS (SELECT FROM @schema@.segments s WHERE s.id = there.segment) LIMIT ` + strconv.Itoa(cleanBlocks) + `),
+			gone AS (DELETE FROM @schema@.blocks b USING x WHERE b.segment = x.segment AND b.first = x.first RETURNING 1)
+			SELECT count(*) FROM gone`)})
+}
+
+// Prune deletes some audit rows of sealed runs that were committed longer ago than
+// retention, and returns how many; call it again until that is 0. The run at sealed
+// stays: it proves the head of a view that has nothing unsealed.
+func (s *Store) Prune(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, log int64, retention time.Duration) (int64, error) {
+	return s.removed(ctx, conn, set, pgtx.Statement{
+		SQL: s.sql(`WITH x AS (
+				SELECT r.log, r.seq, r.committed_at FROM @schema@.logs l
+				JOIN @schema@.runs r ON r.log = l.id AND r.seq < l.sealed
+				WHERE l.id = $1 ORDER BY r.seq LIMIT ` + strconv.Itoa(pruneRuns) + `),
+			gone AS (DELETE FROM @schema@.runs r USING x WHERE r.log = x.log AND r.seq = x.seq
+				AND x.committed_at < now() - $2 * interval '1 ms' RETURNING 1)
+			SELECT count(*) FROM gone`),
+		Params: []pgtx.Param{pgtx.Int8(log), pgtx.Int8(retention.Milliseconds())},
+	})
+}
+
+// removed runs each statement in a transaction of its own and adds up their counts.
+func (s *Store) removed(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, stmts ...pgtx.Statement) (int64, error) {
+	total := int64(0)
+	for _, stmt := range stmts {
+		var n int64
+		stmt.Step = pgtx.StepWrite
+		stmt.Row = func(r pgtx.Row) error { return r.Scan(&n) }
+		if err := pgtx.Once(ctx, conn, set, stmt); err != nil {
+			return total, err
+		}
+		total += n
+	}
+	return total, nil
+}

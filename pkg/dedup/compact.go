@@ -1,0 +1,202 @@
+package dedup
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"effectonce/internal/pgtx"
+)
+
+const (
+	mergeWidth  = 8         // segments of a tier become one of the next
+	segmentKeys = 8_000_000 // most keys of a segment
+)
+
+// Compact merges segments of one tier into one of the next, and returns how many:
+// 0 and nil when there is nothing to merge. Segments for which window differs are
+// never merged, so that expired ones can be dropped whole; nil is one window for
+// all. Errors are those of Seal.
+func (s *Store) Compact(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, v *View, window func(Segment) int64) (int, error) {
+	done, err := v.background(ctx)
+	if err != nil {
+		return 0, err
+	}
+	defer done()
+	if err := s.settle(ctx, conn, set, v); err != nil {
+		return 0, err
+	}
+	inputs := choose(v.live(), window, segmentKeys)
+	if len(inputs) == 0 {
+		return 0, nil
+	}
+	seg, err := s.merge(ctx, conn, set, v.Log, inputs)
+	if err != nil {
+		return 0, err
+	}
+	return len(inputs), s.swap(ctx, conn, set, v, &swap{segment: seg, dead: inputs})
+}
+
+func (v *View) live() []*Segment {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.segments
+}
+
+// choose returns the segments to merge: the smallest of the lowest tier and window
+// that has mergeWidth of them, at most mergeWidth and together at most limit keys.
+func choose(live []*Segment, window func(Segment) int64, limit int64) []*Segment {
+	type group struct {
+		tier   int
+		window int64
+	}
+	groups := map[group][]*Segment{}
+	for _, seg := range live {
+		g := group{tier: seg.Tier}
+		if window != nil {
+			g.window = window(*seg)
+		}
+		groups[g] = append(groups[g], seg)
+	}
+	var best []*Segment
+	for _, list := range groups {
+		if len(list) < mergeWidth {
+			continue
+		}
+		slices.SortFunc(list, func(a, b *Segment) int {
+			return cmp.Or(cmp.Compare(a.Keys, b.Keys), cmp.Compare(a.First, b.First))
+		})
+		keys, n := int64(0), 0
+		for n < mergeWidth && keys+list[n].Keys <= limit {
+			keys += list[n].Keys
+			n++
+		}
+		if n > 1 && (best == nil || list[0].Tier < best[0].Tier || list[0].Tier == best[0].Tier && list[0].First < best[0].First) {
+			best = list[:n]
+		}
+	}
+	return best
+}
+
+// merge streams the inputs into a new segment of the next tier.
+func (s *Store) merge(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, log int64, inputs []*Segment) (*Segment, error) {
+	out := &Segment{Tier: inputs[0].Tier + 1, First: inputs[0].First, Last: inputs[0].Last}
+	sources := make([]*source, len(inputs))
+	expected := int64(0)
+	for i, in := range inputs {
+		sources[i] = &source{store: s, seg: in}
+		expected += in.Keys
+		out.First, out.Last = min(out.First, in.First), max(out.Last, in.Last)
+		if !in.Oldest.IsZero() && (out.Oldest.IsZero() || in.Oldest.Before(out.Oldest)) {
+			out.Oldest = in.Oldest
+		}
+		if in.Newest.After(out.Newest) {
+			out.Newest = in.Newest
+		}
+	}
+	b, err := s.register(ctx, conn, set, log, out, expected)
+	if err != nil {
+		return nil, err
+	}
+	if err := b.drain(ctx, sources); err != nil {
+		return nil, errors.Join(err, s.discard(ctx, conn, set, out))
+	}
+	return out, nil
+}
+
+// drain adds the keys of all sources in order.
+func (b *builder) drain(ctx context.Context, sources []*source) error {
+	for _, src := range sources {
+		if err := src.next(ctx, b.conn, b.set); err != nil {
+			return err
+		}
+	}
+	for {
+		var least *source
+		for _, src := range sources {
+			if !src.done && (least == nil || src.key.less(least.key)) {
+				least = src
+			}
+		}
+		if least == nil {
+			return b.end(ctx)
+		}
+		if err := b.add(ctx, least.key); err != nil {
+			return err
+		}
+		if err := least.next(ctx, b.conn, b.set); err != nil {
+			return err
+		}
+	}
+}
+
+// source reads a segment's keys in order, some blocks a statement.
+type source struct {
+	store *Store
+	seg   *Segment
+	page  []byte // keys read and not merged yet
+	key   slot   // the next one
+	after []byte // first key of the last block read
+	read  int64  // keys merged or at hand
+	done  bool
+}
+
+// pageBlocks is what a statement reads of a segment: half a megabyte.
+const pageBlocks = 128
+
+// next moves to the next key. All keys must have come at the end: blocks may have
+// been removed by somebody else's compaction, and the manifest may be what it was
+// before that again.
+func (r *source) next(ctx context.Context, conn *pgx.Conn, set pgtx.Settings) error {
+	if len(r.page) == 0 {
+		if err := r.fill(ctx, conn, set); err != nil {
+			return err
+		}
+		if len(r.page) == 0 {
+			r.done = true
+			if r.read != r.seg.Keys {
+				return fmt.Errorf("%w: segment %s has %d keys, expected %d", ErrDropView, r.seg.ID, r.read, r.seg.Keys)
+			}
+			return nil
+		}
+	}
+	k := slotAt(r.page)
+	if r.read > 0 && !r.key.less(k) {
+		return fmt.Errorf("segment %s is not sorted", r.seg.ID)
+	}
+	r.key, r.page = k, r.page[16:]
+	r.read++
+	return nil
+}
+
+func (r *source) fill(ctx context.Context, conn *pgx.Conn, set pgtx.Settings) error {
+	return pgtx.Once(ctx, conn, set, pgtx.Statement{
+		Step: pgtx.StepLog,
+		SQL: r.store.sql(`SELECT fingerprints FROM @schema@.blocks WHERE segment = $1 AND first > $2 ORDER BY first
+			LIMIT ` + fmt.Sprint(pageBlocks)),
+		Params: []pgtx.Param{pgtx.UUID(r.seg.ID), pgtx.Bytea(append([]byte{}, r.after...))},
+		Row: func(row pgtx.Row) error {
+			var b pgtype.DriverBytes // valid until the next row
+			if err := row.Scan(&b); err != nil {
+				return err
+			}
+			if len(b) < 16 || len(b)%16 != 0 {
+				return fmt.Errorf("segment %s has a block of %d bytes", r.seg.ID, len(b))
+			}
+			r.after = append(r.after[:0], b[:16]...)
+			r.page = append(r.page, b...)
+			return nil
+		},
+	})
+}
+
+const (
+	uuidOID  = pgtype.UUIDOID
+	uuidsOID = pgtype.UUIDArrayOID
+	int8OID  = pgtype.Int8OID
+)

@@ -1,0 +1,207 @@
+package dedup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"effectonce/internal/pgtx"
+	"effectonce/pkg/stream"
+)
+
+// ErrDropView says that the rows do not prove what lies between the view's head
+// and the log's: drop the view and load it again.
+var ErrDropView = errors.New("the view's head is not in its log any more")
+
+// ErrNoLog says that the partition has no open log: the database is not the one
+// this claim was made on.
+var ErrNoLog = errors.New("the partition has no open log")
+
+// head is a log's row.
+type head struct {
+	log              int64
+	generation       []byte
+	head, sealed     int64
+	headID, manifest stream.UUID
+}
+
+func (s *Store) head(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, pipeline int64, p stream.Partition) (head, error) {
+	var h head
+	err := pgtx.Once(ctx, conn, set, pgtx.Statement{
+		Step: pgtx.StepLog,
+		SQL: s.sql(`SELECT id, generation, head, head_id, manifest, sealed FROM @schema@.logs
+			WHERE pipeline = $1 AND topic_id = $2 AND partition = $3 AND state = 'open'`),
+		Params: []pgtx.Param{pgtx.Int8(pipeline), pgtx.UUID(p.Topic), pgtx.Int4(p.Number)},
+		Row: func(r pgtx.Row) error {
+			return r.Scan(&h.log, &h.generation, &h.head, (*[16]byte)(&h.headID), (*[16]byte)(&h.manifest), &h.sealed)
+		},
+	})
+	if err == nil && h.log == 0 {
+		err = fmt.Errorf("%w: %s", ErrNoLog, p)
+	}
+	return h, err
+}
+
+// Load reads the partition's log into a new view: the list of its segments, and the
+// keys of the runs behind them, between two readings of the log's row with the same
+// manifest. The view can be used at once; where it has segments it asks them about
+// every key it does not know until Rebuild has made its gate. It may be behind the
+// log when it returns: the head compare of the next commit says so.
+func (s *Store) Load(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, pipeline int64, p stream.Partition) (*View, error) {
+	for tries := 1; ; tries++ {
+		v, err := s.load(ctx, conn, set, pipeline, p)
+		if err == nil && v == nil || errors.Is(err, ErrDropView) && tries < loadTries {
+			continue // sealed meanwhile: what was read is torn
+		}
+		return v, err
+	}
+}
+
+// loadTries is how often rows that do not fit together are read before they are
+// taken to be damaged. A log that goes back and forth while it is read looks so.
+const loadTries = 3
+
+// load returns nil and nil when the manifest moved.
+func (s *Store) load(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, pipeline int64, p stream.Partition) (*View, error) {
+	h, err := s.head(ctx, conn, set, pipeline, p)
+	if err != nil {
+		return nil, err
+	}
+	v := newView(h.log, h.generation)
+	v.Head, v.sealed, v.manifest = h.sealed, h.sealed, h.manifest
+	same, err := s.segments(ctx, conn, set, v)
+	if err != nil || !same {
+		return nil, err
+	}
+	damaged := s.follow(ctx, conn, set, v, h, h.sealed+1)
+	if damaged != nil && !errors.Is(damaged, ErrDropView) {
+		return nil, damaged
+	}
+	again, err := s.head(ctx, conn, set, pipeline, p)
+	if err != nil {
+		return nil, err
+	}
+	if again.manifest != h.manifest || again.log != h.log {
+		return nil, nil
+	}
+	if damaged != nil {
+		return nil, damaged
+	}
+	return v, nil
+}
+
+// segments reads the list of the live ones. It returns false if the statement ran
+// under another manifest than the view's.
+func (s *Store) segments(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, v *View) (same bool, err error) {
+	err = pgtx.Once(ctx, conn, set, pgtx.Statement{
+		Step: pgtx.StepLog,
+		SQL: s.sql(`SELECT l.manifest, s.id, s.tier, s.keys, s.blocks, s.first_run, s.last_run, s.oldest, s.newest, s.filter_digest
+			FROM @schema@.logs l LEFT JOIN @schema@.segments s ON s.log = l.id AND s.state = 'live'
+			WHERE l.id = $1 ORDER BY s.first_run, s.id`),
+		Params: []pgtx.Param{pgtx.Int8(v.Log)},
+		Row: func(r pgtx.Row) error {
+			var manifest stream.UUID
+			var id *[16]byte
+			var tier *int32
+			var n [4]*int64
+			var oldest, newest *time.Time
+			var digest []byte
+			err := r.Scan((*[16]byte)(&manifest), &id, &tier, &n[0], &n[1], &n[2], &n[3], &oldest, &newest, &digest)
+			same = manifest == v.manifest
+			if err != nil || id == nil {
+				return err
+			}
+			seg := &Segment{ID: *id, Tier: int(*tier), Keys: *n[0], Blocks: *n[1], First: *n[2], Last: *n[3], Digest: digest}
+			if oldest != nil && newest != nil {
+				seg.Oldest, seg.Newest = *oldest, *newest
+			}
+			v.segments = append(v.segments, seg)
+			return nil
+		},
+	})
+	return same, err
+}
+
+// CatchUp reads the runs between the view's head and the log's. ErrDropView means
+// that they are not proven: the run at the view's head must still carry its
+// head_id, what follows must be contiguous and have its fingerprints. It means as
+// well that the log's segments are not the view's: Load makes a view with them.
+func (s *Store) CatchUp(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, pipeline int64, p stream.Partition, v *View) error {
+	h, err := s.head(ctx, conn, set, pipeline, p)
+	if err != nil {
+		return err
+	}
+	switch {
+	case h.log != v.Log, !v.adopt(h.manifest), h.sealed > v.Head, h.head < v.Head:
+		return ErrDropView
+	case h.headID == v.HeadID:
+		return nil
+	case h.head == v.Head && v.Head > 0: // a number proves nothing: it was given out twice
+		return ErrDropView
+	}
+	return s.follow(ctx, conn, set, v, h, max(v.Head, 1))
+}
+
+// page bounds the bytes of one statement: runs a page × about 160 kB.
+const page = 64
+
+// follow reads runs from seq on, up to h, into v. The run at v.Head, if it is read,
+// proves that v is of this log.
+func (s *Store) follow(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, v *View, h head, seq int64) error {
+	if h.head == v.Head && v.Head == h.sealed { // nothing unsealed
+		v.HeadID = h.headID
+		return nil
+	}
+	proven := seq > v.Head
+	for seq <= h.head {
+		next := seq
+		var bad error
+		err := pgtx.Once(ctx, conn, set, pgtx.Statement{
+			Step: pgtx.StepLog,
+			SQL: s.sql(`SELECT seq, run_id, fingerprints FROM @schema@.runs
+				WHERE log = $1 AND seq >= $2 AND seq < $3 ORDER BY seq`),
+			Params: []pgtx.Param{pgtx.Int8(v.Log), pgtx.Int8(seq), pgtx.Int8(min(seq+page, h.head+1))},
+			Row: func(r pgtx.Row) error {
+				var n int64
+				var id stream.UUID
+				var run []byte
+				if err := r.Scan(&n, (*[16]byte)(&id), &run); err != nil {
+					return err
+				}
+				switch {
+				case bad != nil:
+				case n != next:
+					bad = fmt.Errorf("%w: run %d is missing", ErrDropView, next)
+				case n == v.Head:
+					if id != v.HeadID {
+						bad = fmt.Errorf("%w: run %d is another", ErrDropView, n)
+					}
+					proven = true
+				case run == nil || !proven:
+					bad = fmt.Errorf("%w: run %d has no fingerprints", ErrDropView, n)
+				default:
+					v.Learn(id, run)
+				}
+				next++
+				return nil
+			},
+		})
+		if err == nil {
+			err = bad
+		}
+		if err == nil && next == seq {
+			err = fmt.Errorf("%w: run %d is missing", ErrDropView, seq)
+		}
+		if err != nil {
+			return err
+		}
+		seq = next
+	}
+	if v.HeadID != h.headID {
+		return fmt.Errorf("%w: run %d is not its head", ErrDropView, h.head)
+	}
+	return nil
+}

@@ -1,0 +1,142 @@
+package dedup
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+
+	"effectonce/internal/pgtx"
+	"effectonce/pkg/stream"
+)
+
+// LookUp decides what Check left open in these folds, in one round trip: which of
+// the keys lie in a segment of their log. A filter's "maybe" is never believed.
+//
+// An answer counts only if its statement ran under the manifest that the view had
+// at Check, or has now. Otherwise the fold stays Open: catch its view up, check
+// again. An error says nothing about any commit: put the batch back.
+func (s *Store) LookUp(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, folds ...*Fold) error {
+	var stmts []pgtx.Statement
+	var asks []*ask
+	for _, f := range folds {
+		if !f.Open() {
+			continue
+		}
+		a := f.ask()
+		if len(a.keys) == 0 { // every segment's own filter knows better than the gate
+			f.open = f.open[:0]
+			continue
+		}
+		asks, stmts = append(asks, a), append(stmts, s.lookUp(a))
+	}
+	if len(stmts) == 0 {
+		return nil
+	}
+	if err := pgtx.Once(ctx, conn, set, stmts...); err != nil {
+		return err
+	}
+	for _, a := range asks {
+		a.settle()
+	}
+	return nil
+}
+
+// ask is one fold's question: pairs of a key and a segment, by segment and key. If
+// a segment has no filter yet, it is the keys alone, for all segments of the log.
+type ask struct {
+	fold     *Fold
+	keys     [][]byte
+	segments []stream.UUID
+	groups   []int32 // of the keys
+	manifest stream.UUID
+	hits     []int // indices of keys
+}
+
+func (f *Fold) ask() *ask {
+	a := &ask{fold: f}
+	run := make([]byte, 0, 16*len(f.open))
+	for _, q := range f.open {
+		run = q.slot.append(run)
+	}
+	everywhere := false
+	for _, c := range f.among {
+		everywhere = everywhere || c.filter == nil
+	}
+	if everywhere {
+		for i, q := range f.open {
+			a.keys, a.groups = append(a.keys, run[16*i:16*i+16]), append(a.groups, q.group)
+		}
+		return a
+	}
+	for _, c := range f.among {
+		for i, q := range f.open {
+			if c.filter.has(q.slot) {
+				a.keys, a.groups = append(a.keys, run[16*i:16*i+16]), append(a.groups, q.group)
+				a.segments = append(a.segments, c.id)
+			}
+		}
+	}
+	return a
+}
+
+// settle takes an answer that ran under the right manifest.
+func (a *ask) settle() {
+	f := a.fold
+	if a.manifest != f.manifest && !f.view.adopt(a.manifest) {
+		return
+	}
+	for _, i := range a.hits {
+		if g := a.groups[i]; !f.seen[g] {
+			f.seen[g] = true
+			f.Confirmed++
+		}
+	}
+	f.open = f.open[:0]
+}
+
+// holds finds key k in block b: by position, which is quick, and where that found
+// the bytes across two keys, by looking at each key.
+const holds = `CASE position(k.key IN b.fingerprints)
+	WHEN 0 THEN false
+	ELSE position(k.key IN b.fingerprints) % 16 = 1 OR EXISTS (
+		SELECT FROM generate_series(1, octet_length(b.fingerprints), 16) AS at
+		WHERE substr(b.fingerprints, at, 16) = k.key) END`
+
+// lookUp is the statement. Segments are joined by log and state in the snapshot
+// that also gives the manifest, and the only block that may hold a key is the last
+// one that begins at or before it.
+func (s *Store) lookUp(a *ask) pgtx.Statement {
+	stmt := pgtx.Statement{
+		Step:   pgtx.StepLog,
+		Params: []pgtx.Param{pgtx.Int8(a.fold.view.Log), pgtx.Byteas(a.keys)},
+		Row: func(r pgtx.Row) error {
+			var n *int64
+			if err := r.Scan((*[16]byte)(&a.manifest), &n); err != nil || n == nil {
+				return err
+			}
+			a.hits = append(a.hits, int(*n-1))
+			return nil
+		},
+	}
+	if a.segments != nil {
+		stmt.Params = append(stmt.Params, pgtx.UUIDs(a.segments))
+		stmt.SQL = s.sql(`SELECT l.manifest, x.n FROM @schema@.logs l LEFT JOIN LATERAL (
+				SELECT k.n FROM unnest($2, $3) WITH ORDINALITY AS k (key, segment, n)
+				JOIN @schema@.segments s ON s.id = k.segment AND s.log = l.id AND s.state = 'live'
+				CROSS JOIN LATERAL (SELECT b.fingerprints FROM @schema@.blocks b
+					WHERE b.segment = s.id AND b.first <= k.key ORDER BY b.first DESC LIMIT 1) b
+				WHERE ` + holds + `) x ON true
+			WHERE l.id = $1`)
+		return stmt
+	}
+	stmt.SQL = s.sql(`WITH s AS MATERIALIZED (
+			SELECT id FROM @schema@.segments WHERE log = $1 AND state = 'live' ORDER BY keys DESC)
+		SELECT l.manifest, x.n FROM @schema@.logs l LEFT JOIN LATERAL (
+			SELECT k.n FROM unnest($2) WITH ORDINALITY AS k (key, n)
+			WHERE EXISTS (SELECT FROM s
+				CROSS JOIN LATERAL (SELECT b.fingerprints FROM @schema@.blocks b
+					WHERE b.segment = s.id AND b.first <= k.key ORDER BY b.first DESC LIMIT 1) b
+				WHERE ` + holds + `)) x ON true
+		WHERE l.id = $1`)
+	return stmt
+}

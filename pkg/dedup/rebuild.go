@@ -1,0 +1,179 @@
+package dedup
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"effectonce/internal/pgtx"
+	"effectonce/pkg/stream"
+)
+
+// sliceKeys is how many keys a statement of a rebuild reads: 4 MB, and a part of
+// the gate that stays in a core's cache while they are added.
+const sliceKeys = 250_000
+
+// Rebuild reads all segments and makes a new gate, and filters for the segments
+// that have none. It goes through all segments at once in the order of keys: as
+// long as there is no gate, look-ups trust the new one as far as it has come. An
+// old gate serves until the new one is ready. progress, which may be nil, is told
+// keys read and keys in all.
+//
+// ErrDropView is Seal's. After any error, and when ctx is cancelled because the
+// partition went away, nothing is left of the attempt.
+func (s *Store) Rebuild(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, v *View, progress func(done, total int64)) error {
+	done, err := v.background(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+	if err := s.settle(ctx, conn, set, v); err != nil {
+		return err
+	}
+	r := v.rebuild()
+	defer v.abandon(r)
+	if r.total == 0 {
+		return nil
+	}
+	steps := uint64(r.total/sliceKeys + 1)
+	for i := range steps {
+		from, to := place(i, steps), place(i+1, steps)
+		if err := s.slice(ctx, conn, set, v, r, from, to, i+1 == steps); err != nil {
+			return err
+		}
+		v.reached(r, to)
+		if progress != nil {
+			progress(r.done, r.total)
+		}
+	}
+	for i, seg := range r.segments {
+		if r.read[i] != seg.Keys {
+			return fmt.Errorf("%w: segment %s has %d keys, expected %d", ErrDropView, seg.ID, r.read[i], seg.Keys)
+		}
+	}
+	v.finish(r)
+	return nil
+}
+
+// place is the first word of the keys at i of n.
+func place(i, n uint64) uint64 {
+	if i == n {
+		return ^uint64(0)
+	}
+	return ^uint64(0) / n * i
+}
+
+// rebuilding is a gate on its way.
+type rebuilding struct {
+	manifest    stream.UUID
+	segments    []*Segment
+	filters     []*Filter // of the segments; nil where there is one already
+	read        []int64   // keys of each
+	gate        *Filter
+	done, total int64
+}
+
+func (v *View) rebuild() *rebuilding {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	r := &rebuilding{manifest: v.manifest, segments: v.segments}
+	r.filters, r.read = make([]*Filter, len(r.segments)), make([]int64, len(r.segments))
+	for i, seg := range r.segments {
+		r.total += seg.Keys
+		if seg.filter == nil {
+			r.filters[i] = newFilter(seg.Keys, segmentShape)
+		}
+	}
+	r.gate = newFilter(roomy(r.total), gateShape)
+	v.building, v.ready = r.gate, 0
+	return r
+}
+
+// slice reads the blocks that begin in [from, to). All keys below `to` lie in these
+// or in blocks of the slices before. The statement says under which manifest it
+// ran: a slice that misses blocks of a segment that died meanwhile ran under
+// another one.
+func (s *Store) slice(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, v *View, r *rebuilding, from, to uint64, last bool) error {
+	ids := make([]stream.UUID, len(r.segments))
+	for i, seg := range r.segments {
+		ids[i] = seg.ID
+	}
+	end := slot{hi: to}.append(nil)
+	if last {
+		end = bytes.Repeat([]byte{0xff}, 17) // greater than every key
+	}
+	var manifest stream.UUID
+	err := pgtx.Once(ctx, conn, set, pgtx.Statement{
+		Step: pgtx.StepLog,
+		SQL: s.sql(`SELECT l.manifest, b.n, b.fingerprints FROM @schema@.logs l LEFT JOIN LATERAL (
+				SELECT u.n, b.fingerprints FROM unnest($2) WITH ORDINALITY AS u (id, n)
+				JOIN @schema@.segments s ON s.id = u.id AND s.log = l.id AND s.state = 'live'
+				JOIN @schema@.blocks b ON b.segment = s.id AND b.first >= $3 AND b.first < $4) b ON true
+			WHERE l.id = $1`),
+		Params: []pgtx.Param{pgtx.Int8(v.Log), pgtx.UUIDs(ids), pgtx.Bytea(slot{hi: from}.append(nil)), pgtx.Bytea(end)},
+		Row: func(row pgtx.Row) error {
+			var n *int64
+			var b pgtype.DriverBytes // valid until the next row
+			if err := row.Scan((*[16]byte)(&manifest), &n, &b); err != nil || n == nil {
+				return err
+			}
+			v.fill(r, int(*n-1), b)
+			return nil
+		},
+	})
+	if err != nil {
+		return err
+	}
+	if manifest != r.manifest {
+		return fmt.Errorf("%w: its segments changed", ErrDropView)
+	}
+	return nil
+}
+
+// fill adds a block to the filters on their way. Keys that a failed slice added do
+// no harm.
+func (v *View) fill(r *rebuilding, i int, block []byte) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for b := block; len(b) >= 16; b = b[16:] {
+		k := slotAt(b)
+		r.gate.add(k)
+		if r.filters[i] != nil {
+			r.filters[i].add(k)
+		}
+	}
+	n := int64(len(block) / 16)
+	r.read[i] += n
+	r.done += n
+}
+
+func (v *View) reached(r *rebuilding, to uint64) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.building == r.gate {
+		v.ready = to
+	}
+}
+
+func (v *View) finish(r *rebuilding) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for i, seg := range r.segments {
+		if r.filters[i] != nil {
+			seg.filter = r.filters[i]
+		}
+	}
+	v.gate = r.gate
+}
+
+// abandon ends the attempt, whether it came to its end or not.
+func (v *View) abandon(r *rebuilding) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.building == r.gate {
+		v.building, v.ready = nil, 0
+	}
+}

@@ -1,0 +1,143 @@
+package dedup
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"effectonce/internal/pgtx"
+	"effectonce/pkg/stream"
+)
+
+// Segment is an immutable, sorted part of a log: the keys of some of its runs.
+type Segment struct {
+	ID             stream.UUID
+	Tier           int // how often its keys were merged
+	Keys, Blocks   int64
+	First, Last    int64 // numbers of the runs it covers, from the first to the last
+	Oldest, Newest time.Time
+	Digest         []byte // of its filter's image
+
+	filter *Filter // nil until it is built
+}
+
+const (
+	blockKeys  = 250  // fingerprints a block: two rows a page
+	copyBlocks = 2000 // blocks a transaction: 500,000 keys, 8 MB
+)
+
+// builder writes one segment: its row in state building, then its blocks in short
+// transactions, from keys that come in order. Nothing sees it before a swap.
+type builder struct {
+	store *Store
+	conn  *pgx.Conn
+	set   pgtx.Settings
+	seg   *Segment
+	block []byte // fingerprints of the block at hand
+	buf   []byte // COPY stream of the blocks not sent yet
+	rows  int    // in buf
+	last  slot
+}
+
+// register writes a segment's row. Its id is random: another attempt, or another
+// member's, is another segment.
+func (s *Store) register(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, log int64, seg *Segment, expected int64) (*builder, error) {
+	b := &builder{
+		store: s, conn: conn, set: set, seg: seg, block: make([]byte, 0, 16*blockKeys),
+		buf: make([]byte, 0, copyBlocks*rowSize+64),
+	}
+	seg.ID, seg.filter = newID(), newFilter(expected, segmentShape)
+	b.buf = append(b.buf, copyHeader...)
+	return b, pgtx.Once(ctx, conn, set, pgtx.Statement{
+		Step: pgtx.StepWrite,
+		SQL: s.sql(`INSERT INTO @schema@.segments (id, log, state, tier, keys, blocks, first_run, last_run)
+			VALUES ($1, $2, 'building', $3, $4, 0, $5, $6)`),
+		Params: []pgtx.Param{
+			pgtx.UUID(seg.ID), pgtx.Int8(log), pgtx.Int4(int32(seg.Tier)), pgtx.Int8(expected), pgtx.Int8(seg.First), pgtx.Int8(seg.Last),
+		},
+	})
+}
+
+// add appends a key, which must be greater than the one before. A key that comes
+// twice is one.
+func (b *builder) add(ctx context.Context, k slot) error {
+	if b.seg.Keys > 0 && k == b.last {
+		return nil
+	}
+	b.block, b.last = k.append(b.block), k
+	b.seg.Keys++
+	b.seg.filter.add(k)
+	if len(b.block) < 16*blockKeys {
+		return nil
+	}
+	return b.endBlock(ctx)
+}
+
+func (b *builder) endBlock(ctx context.Context) error {
+	b.buf = appendRow(b.buf, b.seg.ID, b.block)
+	b.block = b.block[:0]
+	b.rows++
+	b.seg.Blocks++
+	if b.rows < copyBlocks {
+		return nil
+	}
+	return b.flush(ctx)
+}
+
+// flush sends the blocks at hand in one transaction.
+func (b *builder) flush(ctx context.Context) error {
+	if b.rows == 0 {
+		return nil
+	}
+	tx, err := pgtx.Begin(ctx, b.conn, b.set)
+	if err != nil {
+		return err
+	}
+	b.buf = append(b.buf, copyTrailer...)
+	_, err = tx.Copy(ctx, b.store.sql(`COPY @schema@.blocks (segment, first, fingerprints) FROM STDIN BINARY`), bytes.NewReader(b.buf))
+	if err != nil {
+		tx.Rollback(ctx)
+		return err
+	}
+	b.buf, b.rows = append(b.buf[:0], copyHeader...), 0
+	return tx.Commit(ctx)
+}
+
+// end sends what is left and names the filter. The segment can be swapped in then.
+func (b *builder) end(ctx context.Context) error {
+	if len(b.block) > 0 {
+		if err := b.endBlock(ctx); err != nil {
+			return err
+		}
+	}
+	if err := b.flush(ctx); err != nil {
+		return err
+	}
+	image, err := b.seg.filter.MarshalBinary()
+	if err != nil {
+		return err
+	}
+	digest := Digest(image)
+	b.seg.Digest = digest[:]
+	return nil
+}
+
+// The binary COPY stream: the signature without flags and extension, the rows, and
+// the count of columns that ends it.
+const (
+	copyHeader  = "PGCOPY\n\xff\r\n\x00\x00\x00\x00\x00\x00\x00\x00\x00"
+	copyTrailer = "\xff\xff"
+	rowSize     = 2 + 4 + 16 + 4 + 16 + 4 + 16*blockKeys
+)
+
+func appendRow(buf []byte, id stream.UUID, block []byte) []byte {
+	buf = append(buf, 0, 3, 0, 0, 0, 16)
+	buf = append(buf, id[:]...)
+	buf = append(buf, 0, 0, 0, 16)
+	buf = append(buf, block[:16]...)
+	buf = binary.BigEndian.AppendUint32(buf, uint32(len(block)))
+	return append(buf, block...)
+}

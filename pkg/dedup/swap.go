@@ -1,0 +1,128 @@
+package dedup
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"effectonce/internal/pgtx"
+	"effectonce/pkg/stream"
+)
+
+// newID draws a random id.
+func newID() stream.UUID {
+	var u stream.UUID
+	_, _ = rand.Read(u[:]) // never fails
+	return u
+}
+
+// swap makes a change of the log's segments true: in the database, and behind its
+// COMMIT in memory. The view knows what it sent before it is sent, so whoever meets
+// the new manifest first (a look-up, a catch-up) takes it at once.
+//
+//	COMMIT answered         the view takes it
+//	an error is answered    nothing happened; the view forgets it
+//	no answer               nothing leaves the exact set until the manifest is seen:
+//	                        by a look-up or catch-up, or by settle before the next task
+func (s *Store) swap(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, v *View, p *swap) error {
+	v.mu.Lock()
+	p.from, p.manifest = v.manifest, newID()
+	v.pending = p
+	v.mu.Unlock()
+	err := pgtx.Once(ctx, conn, set, s.swapSegments(v.Log, p))
+	switch {
+	case err == nil:
+		v.adopt(p.manifest)
+		return nil
+	case errors.Is(err, pgtx.ErrCommitUnknown):
+		return err
+	}
+	v.forget(p)
+	switch pgtx.Code(err) {
+	case pgtx.CodeManifest, pgtx.CodeLogMoved, pgtx.CodeLogClosed:
+		return fmt.Errorf("%w: %w", ErrDropView, err)
+	}
+	if p.segment != nil {
+		err = errors.Join(err, s.discard(ctx, conn, set, p.segment))
+	}
+	return err
+}
+
+// forget ends a swap that did not happen, and never will.
+func (v *View) forget(p *swap) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.pending == p {
+		v.pending = nil
+	}
+}
+
+func (s *Store) swapSegments(log int64, p *swap) pgtx.Statement {
+	null := func(oid uint32) pgtx.Param { return pgtx.Binary(oid, nil) }
+	segment, digest, dead, sealed, head := null(uuidOID), pgtx.Bytea(nil), null(uuidsOID), null(int8OID), null(uuidOID)
+	var keys, blocks, learned int64
+	if p.segment != nil {
+		segment, digest = pgtx.UUID(p.segment.ID), pgtx.Bytea(p.segment.Digest)
+		keys, blocks = p.segment.Keys, p.segment.Blocks
+	}
+	if len(p.dead) > 0 {
+		ids := make([]stream.UUID, len(p.dead))
+		for i := range p.dead {
+			ids[i] = p.dead[i].ID
+		}
+		dead = pgtx.UUIDs(ids)
+	}
+	if p.gen != nil {
+		sealed, head, learned = pgtx.Int8(p.gen.head), pgtx.UUID(p.gen.headID), p.gen.learned
+	}
+	return pgtx.Statement{
+		Step: pgtx.StepWrite,
+		SQL:  s.sql(`SELECT @schema@.swap_segments($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)`),
+		Params: []pgtx.Param{
+			pgtx.Int8(log), pgtx.UUID(p.from), pgtx.UUID(p.manifest), segment, pgtx.Int8(keys), pgtx.Int8(blocks), digest, dead,
+			sealed, head, pgtx.Int8(learned),
+		},
+	}
+}
+
+// settle reads what became of a swap whose COMMIT got no answer. The row lock waits
+// for a server that is still committing it. One that has not even begun to may
+// still do so later; the view will not know that manifest then, and is dropped.
+func (s *Store) settle(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, v *View) error {
+	v.mu.Lock()
+	p := v.pending
+	v.mu.Unlock()
+	if p == nil {
+		return nil
+	}
+	var manifest stream.UUID
+	err := pgtx.Once(ctx, conn, set, pgtx.Statement{
+		Step:   pgtx.StepLog,
+		SQL:    s.sql(`SELECT manifest FROM @schema@.logs WHERE id = $1 FOR NO KEY UPDATE`),
+		Params: []pgtx.Param{pgtx.Int8(v.Log)},
+		Row:    func(r pgtx.Row) error { return r.Scan((*[16]byte)(&manifest)) },
+	})
+	if err != nil {
+		return err
+	}
+	if !v.adopt(manifest) {
+		return fmt.Errorf("%w: its segments are others", ErrDropView)
+	}
+	v.forget(p)
+	return nil
+}
+
+// discard gives up a segment that was not made live; clean-up removes its blocks.
+func (s *Store) discard(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, seg *Segment) error {
+	if conn.IsClosed() {
+		return nil // Sweep will find it
+	}
+	return pgtx.Once(ctx, conn, set, pgtx.Statement{
+		Step:   pgtx.StepWrite,
+		SQL:    s.sql(`UPDATE @schema@.segments SET state = 'dead' WHERE id = $1 AND state = 'building'`),
+		Params: []pgtx.Param{pgtx.UUID(seg.ID)},
+	})
+}
