@@ -44,7 +44,9 @@ func Table() []Entry {
 			"google.golang.org/protobuf", franz + "/pkg/sr",
 		}},
 
-		{Dir: "pkg/dedup/rediscache", Rank: 2, Owns: []string{"github.com/redis/go-redis/v9"}},
+		{Dir: "pkg/dedup/rediscache", Rank: 2, Owns: []string{
+			"github.com/redis/go-redis/v9", "github.com/failsafe-go/failsafe-go",
+		}},
 		{Dir: "pkg/rebalance", Rank: 2, Owns: []string{pgx, xsync, franz}},
 
 		{Dir: "pkg/processor", Rank: 3, Owns: []string{

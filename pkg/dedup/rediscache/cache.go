@@ -1,0 +1,139 @@
+package rediscache
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/failsafe-go/failsafe-go/circuitbreaker"
+	"github.com/redis/go-redis/v9"
+
+	"effectonce/pkg/dedup"
+	"effectonce/pkg/stream"
+)
+
+// ErrResting says that Redis failed several times in a row and is left alone for
+// a while. Go on without it.
+var ErrResting = errors.New("redis failed several times and is left alone for a while")
+
+// ErrTooLarge says that an image is larger than Config.MaxBytes, and was not sent.
+var ErrTooLarge = errors.New("filter image is larger than redis may hold")
+
+// Cache is a dedup.Cache in Redis.
+type Cache struct {
+	client  redis.UniversalClient
+	breaker circuitbreaker.CircuitBreaker[any]
+	prefix  string
+	ttl     time.Duration
+	timeout time.Duration
+	max     int64
+
+	hits, misses, stores, errors, skipped atomic.Int64
+}
+
+var _ dedup.Cache = (*Cache)(nil)
+
+// New returns a cache that connects when it is first used: a Redis that is down
+// stops nobody from starting. Call Close in the end.
+func New(cfg Config) (*Cache, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	cfg = cfg.withDefaults()
+	return open(cfg, netDialer(cfg)), nil
+}
+
+// open takes a configuration without gaps.
+func open(cfg Config, dial dialer) *Cache {
+	return &Cache{
+		client: connect(cfg, dial),
+		breaker: circuitbreaker.NewBuilder[any]().
+			WithFailureThreshold(uint(cfg.Failures)).WithDelay(cfg.Pause).WithSuccessThreshold(1).Build(),
+		prefix: cfg.Prefix, ttl: cfg.TTL, timeout: cfg.Timeout, max: cfg.MaxBytes,
+	}
+}
+
+// Close ends all connections.
+func (c *Cache) Close() error { return c.client.Close() }
+
+// Load implements dedup.Cache. The bytes are what Redis answered.
+func (c *Cache) Load(ctx context.Context, segment stream.UUID) ([]byte, error) {
+	var image []byte
+	err := c.call(ctx, func(ctx context.Context) (err error) {
+		image, err = c.client.Get(ctx, c.key(segment)).Bytes()
+		return err
+	})
+	switch {
+	case errors.Is(err, redis.Nil):
+		c.misses.Add(1)
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("load filter image: %w", err)
+	case image == nil:
+		image = []byte{} // an empty value is garbage, not a miss
+	}
+	c.hits.Add(1)
+	return image, nil
+}
+
+// Store implements dedup.Cache. An image that is ErrTooLarge will always be.
+func (c *Cache) Store(ctx context.Context, segment stream.UUID, image []byte) error {
+	if int64(len(image)) > c.max {
+		c.errors.Add(1)
+		return fmt.Errorf("store filter image: %w: %d bytes", ErrTooLarge, len(image))
+	}
+	err := c.call(ctx, func(ctx context.Context) error { return c.client.Set(ctx, c.key(segment), image, c.ttl).Err() })
+	if err != nil {
+		return fmt.Errorf("store filter image: %w", err)
+	}
+	c.stores.Add(1)
+	return nil
+}
+
+func (c *Cache) key(segment stream.UUID) string { return c.prefix + segment.String() }
+
+// call asks Redis within the time limit, if the breaker lets it.
+func (c *Cache) call(ctx context.Context, ask func(context.Context) error) error {
+	if !c.breaker.TryAcquirePermit() {
+		c.skipped.Add(1)
+		return ErrResting
+	}
+	limited, cancel := context.WithTimeout(ctx, c.timeout)
+	defer cancel()
+	err := ask(limited)
+	switch {
+	case err == nil, errors.Is(err, redis.Nil):
+		c.breaker.RecordSuccess()
+	case ctx.Err() != nil: // the caller gave up: that says nothing about Redis
+		if c.breaker.IsHalfOpen() {
+			c.breaker.RecordFailure() // gives the one permit back: the next try is after another pause
+		}
+	case redis.HasErrorPrefix(err, "WRONGTYPE"): // this key's fault
+		c.errors.Add(1)
+		c.breaker.RecordSuccess()
+	default:
+		c.errors.Add(1)
+		c.breaker.RecordFailure()
+	}
+	return err
+}
+
+// Stats counts calls since New by how they ended.
+type Stats struct {
+	Hits    int64  // Load returned bytes; whether they counted is the caller's to say
+	Misses  int64  // Load returned nil
+	Stores  int64  // Store was answered with OK
+	Errors  int64  // of both; a call that its caller gave up is none
+	Skipped int64  // calls that ended with ErrResting
+	Breaker string // closed, open or half-open
+}
+
+// Stats returns the counters.
+func (c *Cache) Stats() Stats {
+	return Stats{
+		Hits: c.hits.Load(), Misses: c.misses.Load(), Stores: c.stores.Load(), Errors: c.errors.Load(),
+		Skipped: c.skipped.Load(), Breaker: c.breaker.State().String(),
+	}
+}

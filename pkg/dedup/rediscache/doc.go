@@ -1,0 +1,24 @@
+// Package rediscache keeps filter images of immutable segments in Redis, for
+// dedup's rebuilds. It is the only package that speaks to Redis.
+//
+// Nothing depends on what Redis answers. An image counts only under the digest
+// that Postgres keeps, which the caller compares; so the bytes are handed over as
+// they came, and every trouble ends in a scan of the blocks:
+//
+//	Redis is …                         Load            Store      the breaker
+//	flushed, evicting, failed over     nil, nil        nil        stays closed
+//	lying: garbage, another's image    those bytes     nil        stays closed
+//	holding another type at the key    error           nil        stays closed
+//	loading, read-only, out of memory  error           error      counts it
+//	slow, hung, gone                   error in time   the same   counts it
+//	answering with an endless reply    error           error      counts it
+//
+// After several errors in a row the breaker opens, and calls end at once with
+// ErrResting until a pause is over; then one call tries.
+//
+// The user needs GET and SET on the prefix, in database 0:
+//
+//	ACL SETUSER name on >password ~effectonce:* resetchannels -@all +get +set
+//
+// Another database needs +select, a Cluster +cluster|slots, +command and +ping.
+package rediscache
