@@ -55,22 +55,23 @@ func wrap(b *bloom.BloomFilter, capacity, n int64) *Filter {
 }
 
 // block is where all bits of a fingerprint lie.
-func (f *Filter) block(k slot) []uint64 {
+func (f *Filter) block(k slot) *[8]uint64 {
 	i, _ := bits.Mul64(k.hi, f.blocks)
-	return f.words[i*8 : i*8+8 : i*8+8]
+	return (*[8]uint64)(f.words[i*8:])
 }
 
 // add puts a fingerprint in. What was in already, or seemed so, is not counted.
 func (f *Filter) add(k slot) {
 	b := f.block(k)
-	changed := uint64(0)
-	for i, x := 0, k.hi; i < f.k; i++ {
-		w, bit := &b[x>>6&7], uint64(1)<<(x&63)
+	w, bit := &b[k.hi>>6&7], uint64(1)<<(k.hi&63)
+	changed := bit &^ *w
+	*w |= bit
+	x := k.lo
+	for range f.k - 1 {
+		w, bit = &b[x>>6&7], uint64(1)<<(x&63)
 		changed |= bit &^ *w
 		*w |= bit
-		if x >>= 9; i == 0 {
-			x = k.lo
-		}
+		x >>= 9
 	}
 	if changed != 0 {
 		f.n++
@@ -80,13 +81,15 @@ func (f *Filter) add(k slot) {
 // has is false only if the fingerprint was never added.
 func (f *Filter) has(k slot) bool {
 	b := f.block(k)
-	for i, x := 0, k.hi; i < f.k; i++ {
+	if b[k.hi>>6&7]&(1<<(k.hi&63)) == 0 {
+		return false
+	}
+	x := k.lo
+	for range f.k - 1 {
 		if b[x>>6&7]&(1<<(x&63)) == 0 {
 			return false
 		}
-		if x >>= 9; i == 0 {
-			x = k.lo
-		}
+		x >>= 9
 	}
 	return true
 }

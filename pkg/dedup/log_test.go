@@ -20,7 +20,7 @@ import (
 // world is a pipeline with the logs of one topic in a private schema.
 type world struct {
 	*pgtest.DB
-	t     *testing.T
+	t     testing.TB
 	store *Store
 	conn  *pgx.Conn // of the runtime role
 	id    int64
@@ -33,6 +33,11 @@ var gen = []byte("generation") //nolint:gochecknoglobals // a constant
 var patient = pgtx.Settings{Lock: time.Minute, Statement: time.Minute, Idle: time.Minute} //nolint:gochecknoglobals // a constant
 
 func newWorld(t *testing.T, partitions int32) *world {
+	t.Helper()
+	return newWorldOf(t, partitions)
+}
+
+func newWorldOf(t testing.TB, partitions int32) *world { //nolint:thelper // a test's and a benchmark's
 	t.Helper()
 	w := &world{DB: pgtest.New(t), t: t, topic: stream.UUID{0xaa, 1}}
 	w.store, w.conn = New(w.Schema), w.Conn(t)

@@ -3,6 +3,7 @@ package dedup
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
@@ -38,24 +39,64 @@ func (s *Store) Rebuild(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, 
 	if r.total == 0 {
 		return nil
 	}
+	read := make(chan chunk, chunksAhead)
+	filled := make(chan error, 1)
+	go func() { filled <- v.fill(r, read, progress) }()
+	err = s.walk(ctx, conn, set, v, r, read)
+	close(read)
+	return errors.Join(err, <-filled)
+}
+
+// walk reads all slices and hands them on.
+func (s *Store) walk(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, v *View, r *rebuilding, read chan<- chunk) error {
 	steps := uint64(r.total/sliceKeys + 1)
 	for i := range steps {
 		from, to := place(i, steps), place(i+1, steps)
-		if err := s.slice(ctx, conn, set, v, r, from, to, i+1 == steps); err != nil {
+		if err := s.slice(ctx, conn, set, v, r, from, to, i+1 == steps, read); err != nil {
 			return err
 		}
-		v.reached(r, to)
-		if progress != nil {
+		read <- chunk{reached: to, last: i+1 == steps}
+	}
+	return nil
+}
+
+// chunk is some blocks that were read; or the word that a whole slice was, and
+// under the right manifest.
+type chunk struct {
+	bytes   []byte
+	blocks  []piece
+	reached uint64
+	last    bool
+}
+
+// piece is one block of a chunk: its segment's index, and its length.
+type piece struct{ segment, size int }
+
+const (
+	chunkBlocks = 64 // 256 kB
+	chunksAhead = 8
+)
+
+// fill adds what was read to the filters, while more is read.
+func (v *View) fill(r *rebuilding, read <-chan chunk, progress func(done, total int64)) error {
+	var err error
+	for c := range read {
+		switch {
+		case len(c.blocks) > 0:
+			for _, p := range c.blocks {
+				v.fillBlock(r, p.segment, c.bytes[:p.size])
+				c.bytes = c.bytes[p.size:]
+			}
+		case c.last:
+			err = v.finish(r)
+		default:
+			v.reached(r, c.reached)
+		}
+		if progress != nil && len(c.blocks) == 0 {
 			progress(r.done, r.total)
 		}
 	}
-	for i, seg := range r.segments {
-		if r.read[i] != seg.Keys {
-			return fmt.Errorf("%w: segment %s has %d keys, expected %d", ErrDropView, seg.ID, r.read[i], seg.Keys)
-		}
-	}
-	v.finish(r)
-	return nil
+	return err
 }
 
 // place is the first word of the keys at i of n.
@@ -96,7 +137,7 @@ func (v *View) rebuild() *rebuilding {
 // or in blocks of the slices before. The statement says under which manifest it
 // ran: a slice that misses blocks of a segment that died meanwhile ran under
 // another one.
-func (s *Store) slice(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, v *View, r *rebuilding, from, to uint64, last bool) error {
+func (s *Store) slice(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, v *View, r *rebuilding, from, to uint64, last bool, read chan<- chunk) error {
 	ids := make([]stream.UUID, len(r.segments))
 	for i, seg := range r.segments {
 		ids[i] = seg.ID
@@ -106,6 +147,7 @@ func (s *Store) slice(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, v 
 		end = bytes.Repeat([]byte{0xff}, 17) // greater than every key
 	}
 	var manifest stream.UUID
+	c := newChunk()
 	err := pgtx.Once(ctx, conn, set, pgtx.Statement{
 		Step: pgtx.StepLog,
 		SQL: s.sql(`SELECT l.manifest, b.n, b.fingerprints FROM @schema@.logs l LEFT JOIN LATERAL (
@@ -120,7 +162,11 @@ func (s *Store) slice(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, v 
 			if err := row.Scan((*[16]byte)(&manifest), &n, &b); err != nil || n == nil {
 				return err
 			}
-			v.fill(r, int(*n-1), b)
+			c.bytes, c.blocks = append(c.bytes, b...), append(c.blocks, piece{int(*n - 1), len(b)})
+			if len(c.blocks) == chunkBlocks {
+				read <- c
+				c = newChunk()
+			}
 			return nil
 		},
 	})
@@ -130,12 +176,17 @@ func (s *Store) slice(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, v 
 	if manifest != r.manifest {
 		return fmt.Errorf("%w: its segments changed", ErrDropView)
 	}
+	if len(c.blocks) > 0 {
+		read <- c
+	}
 	return nil
 }
 
-// fill adds a block to the filters on their way. Keys that a failed slice added do
-// no harm.
-func (v *View) fill(r *rebuilding, i int, block []byte) {
+func newChunk() chunk { return chunk{bytes: make([]byte, 0, chunkBlocks*16*blockKeys)} }
+
+// fillBlock adds a block to the filters on their way. Keys that a failed slice added
+// do no harm.
+func (v *View) fillBlock(r *rebuilding, i int, block []byte) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	for b := block; len(b) >= 16; b = b[16:] {
@@ -158,15 +209,22 @@ func (v *View) reached(r *rebuilding, to uint64) {
 	}
 }
 
-func (v *View) finish(r *rebuilding) {
+// finish makes the filters the view's, if they have every key of the segments.
+func (v *View) finish(r *rebuilding) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	for i, seg := range r.segments {
+		if r.read[i] != seg.Keys {
+			return fmt.Errorf("%w: segment %s has %d keys, expected %d", ErrDropView, seg.ID, r.read[i], seg.Keys)
+		}
+	}
 	for i, seg := range r.segments {
 		if r.filters[i] != nil {
 			seg.filter = r.filters[i]
 		}
 	}
 	v.gate = r.gate
+	return nil
 }
 
 // abandon ends the attempt, whether it came to its end or not.
