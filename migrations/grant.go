@@ -64,7 +64,7 @@ func GrantSQL(schema, role string) (string, error) {
 		}
 		fmt.Fprintf(&b, "GRANT %s ON %s TO %s;\n", p.rights, strings.Join(tables, ", "), to)
 	}
-	fmt.Fprintf(&b, "GRANT USAGE ON TYPE %s TO %s;\n", quote(schema, "run_range"), to)
+	fmt.Fprintf(&b, "GRANT USAGE ON TYPE %s, %s TO %s;\n", quote(schema, "run_range"), quote(schema, "key_part"), to)
 	fmt.Fprintf(&b, "GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA %s TO %s;\n", quote(schema), to)
 	return b.String(), nil
 }

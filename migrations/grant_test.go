@@ -71,10 +71,21 @@ func wantRights() map[string]string {
 		"audit":            "select",
 		"goose_db_version": "select",
 		"run_range":        "usage",
+		"key_part":         "usage",
 		"fence()":          "execute",
 		"append_runs()":    "execute",
 		"takeover()":       "execute",
 		"swap_segments()":  "execute",
+		// What SQL may ask, one function a type of key.
+		"part()":              "execute execute execute execute execute",
+		"canonical_number()":  "execute",
+		"pipeline_salt()":     "execute",
+		"fingerprint()":       "execute execute execute execute execute execute execute",
+		"holds_fingerprint()": "execute",
+		"in_runs()":           "execute",
+		"in_segments()":       "execute",
+		"seen_fingerprint()":  "execute",
+		"seen()":              "execute execute execute execute execute execute",
 	}
 }
 

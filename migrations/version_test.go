@@ -119,11 +119,18 @@ func TestLockTimeout(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := m.Down(t.Context()); !errors.Is(err, migrations.ErrLocked) {
-		t.Errorf("%v", err)
-	}
-	if err := m.Check(t.Context()); err != nil {
-		t.Error(err)
+	for at := len(all()); ; at-- { // the newest ones may do without the table
+		_, err := m.Down(t.Context())
+		if err == nil && at > 1 {
+			continue
+		}
+		if !errors.Is(err, migrations.ErrLocked) {
+			t.Errorf("%v", err)
+		}
+		if version, err := m.Version(t.Context()); err != nil || version != int64(at) {
+			t.Errorf("version %d, %v: it was %d", version, err, at)
+		}
+		return
 	}
 }
 
