@@ -12,7 +12,7 @@ func initCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "init",
 		Short: "Print a commented configuration to begin with",
-		Args:  arguments(cobra.NoArgs),
+		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			_, err := cmd.OutOrStdout().Write(config.Sample())
 			return err
@@ -25,7 +25,7 @@ func configCommand() *cobra.Command {
 	cmd.AddCommand(configPrintCommand(), &cobra.Command{
 		Use:   "schema",
 		Short: "Print the JSON schema of a configuration file, for editors",
-		Args:  arguments(cobra.NoArgs),
+		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			schema, err := config.Schema()
 			if err != nil {

@@ -18,7 +18,7 @@ type build struct {
 }
 
 func versionCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "version", Short: "Print version, revision and platform", Args: arguments(cobra.NoArgs)}
+	cmd := &cobra.Command{Use: "version", Short: "Print version, revision and platform", Args: cobra.NoArgs}
 	out := bindOutput(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		asJSON, err := out.json(cmd)
