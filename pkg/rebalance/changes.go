@@ -102,20 +102,19 @@ func (g *Group) bounds(ctx context.Context, h *Held) string {
 	return fmt.Sprintf(": the log is [%d, %d)", s.Offset, e.Offset)
 }
 
-// missing decides about a partition without a position row.
-func (g *Group) missing(n Name) (Cause, bool) {
-	g.mu.Lock()
-	t := g.topics[n.Topic]
-	g.mu.Unlock()
+// missing decides about a partition without a position row. known is the partition
+// count that rows were known for when the takeover asked: rows may have been added
+// since, by the growth that another new partition began.
+func (g *Group) missing(n Name, known int32) (Cause, bool) {
 	switch {
-	case n.Number < t.Partitions:
+	case n.Number < known:
 		return Cause{
 			Code: "missing_position", Text: "it has no position row, though the pipeline started with it: a wrong or restored database",
 			Fix: "connect the right database",
 		}, true
 	case !g.cfg.Grows:
 		return Cause{
-			Code: "growth", Text: fmt.Sprintf("the topic grew beyond the %d partitions that keys were hashed over: a key may come on two partitions now", t.Partitions),
+			Code: "growth", Text: fmt.Sprintf("the topic grew beyond the %d partitions that keys were hashed over: a key may come on two partitions now", known),
 			Fix: "decide: without a business key, or with partitioner none and scope topic, growth is safe",
 		}, true
 	}
@@ -124,9 +123,9 @@ func (g *Group) missing(n Name) (Cause, bool) {
 
 // grow adds the positions and logs of partition numbers never seen; they begin at
 // their first offset. The takeover follows at the next attempt.
-func (g *Group) grow(ctx context.Context, h *Held, owner stream.UUID) error {
-	if cause, stop := g.missing(h.Name); stop {
-		g.stop(h, owner, cause, nil)
+func (g *Group) grow(ctx context.Context, h *Held, a found) error {
+	if cause, stop := g.missing(h.Name, a.known); stop {
+		g.stop(h, a.Claim.Owner, cause, nil)
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, 2*attempt)

@@ -26,3 +26,6 @@ func (g *Group) Dropped(m map[string][]int32) { g.dropped(context.Background(), 
 
 // Retakes allows this many takeovers of a fenced member.
 const Retakes = maxRetakes
+
+// MayStart judges a group's offsets.
+var MayStart = mayStart

@@ -111,7 +111,7 @@ func (g *Group) fetched(_ context.Context, cl *kgo.Client, resp *kmsg.OffsetFetc
 // Every partition asked for is in the answer; one left out would never be fetched.
 func (g *Group) adjust(ctx context.Context, m map[string]map[int32]kgo.Offset) (map[string]map[int32]kgo.Offset, error) {
 	taking := g.begin(m)
-	answers, err := g.take(ctx, taking, false)
+	answers, err := g.take(ctx, taking)
 	for i, h := range taking {
 		if err != nil {
 			g.wait(h, Cause{Code: "takeover", Text: err.Error()}, 0)
@@ -153,7 +153,7 @@ func (g *Group) begin(m map[string]map[int32]kgo.Offset) []*Held {
 }
 
 // settle acts on a takeover's first answer.
-func (g *Group) settle(h *Held, a offsets.Answer) {
+func (g *Group) settle(h *Held, a found) {
 	switch a.Outcome {
 	case offsets.Taken:
 		if cause, stop := g.mirrorSays(h.Name, a.Claim.Next); stop {
@@ -170,7 +170,7 @@ func (g *Group) settle(h *Held, a offsets.Answer) {
 		g.mu.Unlock()
 		g.wait(h, Cause{Code: "locked", Text: "a transaction holds its position; last held by " + a.Holder}, 0)
 	case offsets.Missing:
-		if cause, stop := g.missing(h.Name); stop {
+		if cause, stop := g.missing(h.Name, a.known); stop {
 			g.stop(h, a.Claim.Owner, cause, nil)
 			return
 		}

@@ -24,8 +24,14 @@ const (
 	slowPace = 500 * time.Millisecond // once the grace is over, and when the database does not answer
 )
 
+// found is a takeover's answer, with the topic's partition count when it was asked.
+type found struct {
+	offsets.Answer
+	known int32
+}
+
 // take asks Postgres for the claims of these partitions.
-func (g *Group) take(ctx context.Context, hs []*Held, wait bool) ([]offsets.Answer, error) {
+func (g *Group) take(ctx context.Context, hs []*Held) ([]found, error) {
 	if len(hs) == 0 {
 		return nil, nil
 	}
@@ -37,17 +43,27 @@ func (g *Group) take(ctx context.Context, hs []*Held, wait bool) ([]offsets.Answ
 	}
 	defer conn.Release()
 	set := pgtx.Settings{Lock: attempt, Statement: attempt, Idle: attempt}
-	return g.cfg.Offsets.Takeover(ctx, conn.Conn(), set, g.cfg.ID, g.cfg.Holder, g.takings(hs), wait)
+	takings, known := g.takings(hs)
+	answers, err := g.cfg.Offsets.Takeover(ctx, conn.Conn(), set, g.cfg.ID, g.cfg.Holder, takings, false)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]found, len(answers))
+	for i, a := range answers {
+		out[i] = found{a, known[i]}
+	}
+	return out, nil
 }
 
-func (g *Group) takings(hs []*Held) []offsets.Taking {
+func (g *Group) takings(hs []*Held) (takings []offsets.Taking, known []int32) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	takings := make([]offsets.Taking, len(hs))
-	for i, h := range hs {
-		takings[i] = offsets.Taking{Claim: h.Claim, Generation: g.topics[h.Name.Topic].Generation}
+	for _, h := range hs {
+		t := g.topics[h.Name.Topic]
+		takings = append(takings, offsets.Taking{Claim: h.Claim, Generation: t.Generation})
+		known = append(known, t.Partitions)
 	}
-	return takings
+	return takings, known
 }
 
 // Run takes over in the background what could not be taken in the callback, until
@@ -92,7 +108,7 @@ func (g *Group) due(now time.Time) (due []*Held, next time.Duration) {
 }
 
 func (g *Group) retake(ctx context.Context, hs []*Held) {
-	answers, err := g.take(ctx, hs, false)
+	answers, err := g.take(ctx, hs)
 	for i, h := range hs {
 		switch {
 		case err != nil:
@@ -104,7 +120,7 @@ func (g *Group) retake(ctx context.Context, hs []*Held) {
 			g.locked(ctx, h)
 		case answers[i].Outcome == offsets.Missing:
 			g.postpone(h, pace)
-			if err := g.grow(ctx, h, answers[i].Claim.Owner); err != nil {
+			if err := g.grow(ctx, h, answers[i]); err != nil {
 				g.board.Tell(Event{Kind: "retry", Name: h.Name, Err: err})
 				g.postpone(h, slowPace)
 			}
@@ -225,7 +241,8 @@ func (g *Group) locked(ctx context.Context, h *Held) {
 func (g *Group) endBlockers(ctx context.Context, h *Held) (ended, others []string, err error) {
 	return EndBlockers(ctx, g.cfg.Control, g.cfg.Sessions, func(ctx context.Context, conn *pgxpool.Conn) error {
 		set := pgtx.Settings{Lock: attempt, Statement: attempt, Idle: attempt}
-		_, err := g.cfg.Offsets.Takeover(ctx, conn.Conn(), set, g.cfg.ID, g.cfg.Holder, g.takings([]*Held{h}), true)
+		takings, _ := g.takings([]*Held{h})
+		_, err := g.cfg.Offsets.Takeover(ctx, conn.Conn(), set, g.cfg.ID, g.cfg.Holder, takings, true)
 		return err
 	})
 }

@@ -211,7 +211,7 @@ func (w *world) member(cfg rebalance.Config) *member {
 }
 
 // join starts it; it leaves at the end of the test if not before.
-func (w *world) join(cfg rebalance.Config) *member {
+func (w *world) join(cfg rebalance.Config, more ...kgo.Opt) *member {
 	w.t.Helper()
 	m := w.member(cfg)
 	opts := append([]kgo.Opt{
@@ -220,7 +220,7 @@ func (w *world) join(cfg rebalance.Config) *member {
 		kgo.MetadataMinAge(50 * time.Millisecond), kgo.MetadataMaxAge(300 * time.Millisecond),
 	}, m.group.Options(context.WithoutCancel(w.t.Context()))...)
 	var err error
-	if m.client, err = kgo.NewClient(opts...); err != nil {
+	if m.client, err = kgo.NewClient(append(opts, more...)...); err != nil {
 		w.t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(w.t.Context()))
