@@ -31,8 +31,6 @@ func (w *world) damage(sql string) {
 // TestRunsInBetween holds one row for each way in which what lies between a view
 // and its log proves nothing. The view must be dropped (or its commit refused), and
 // a view loaded afresh must be exact.
-//
-//nolint:funlen // one table
 func TestRunsInBetween(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

@@ -218,7 +218,7 @@ func (s *Store) follow(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, v
 					v.Learn(id, run)
 				}
 				next++
-				return nil
+				return nil //nolint:nilerr // bad is told once the transaction is over
 			},
 		})
 		if err == nil {
