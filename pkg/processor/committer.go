@@ -66,11 +66,16 @@ func (c *committer) do(ctx context.Context, w *work) {
 	}
 	start := time.Now()
 	err := c.commit(ctx, w)
-	if err == nil {
-		c.committed(w, time.Since(start))
+	if err != nil {
+		c.failed(ctx, w, err)
 		return
 	}
-	c.failed(ctx, w, err)
+	for _, p := range w.parts {
+		if p.run.Ranges[0].Applied > 0 { // isolation counts by itself: what failed last was behind what applied
+			p.q.blame.poison = 0
+		}
+	}
+	c.committed(w, time.Since(start))
 }
 
 // current catches up the views that the watch or an unknown COMMIT left in doubt.
@@ -187,11 +192,7 @@ func (c *committer) fence(w *work, xact *string) pgtx.Statement {
 // committed tells everyone about a transaction that COMMIT was answered for.
 func (c *committer) committed(w *work, took time.Duration) {
 	for _, p := range w.parts {
-		r := p.run.Ranges[0]
-		if r.Applied > 0 {
-			p.q.blame.poison = 0
-		}
-		c.p.metrics.committed(r)
+		c.p.metrics.committed(p.run.Ranges[0])
 		c.p.mark(p)
 		c.finish(p)
 	}
