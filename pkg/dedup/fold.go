@@ -46,10 +46,7 @@ func (f *Fold) Check(v *View) {
 		if c := cmp.Compare(a.hi, b.hi); c != 0 {
 			return c
 		}
-		if c := cmp.Compare(a.lo, b.lo); c != 0 {
-			return c
-		}
-		return cmp.Compare(a.index, b.index)
+		return cmp.Compare(a.lo, b.lo)
 	})
 	f.seen = f.seen[:0]
 	for i, e := range f.entries {
