@@ -42,7 +42,7 @@ func (c *committer) prepare(w *work) {
 // that stops the partition; what came before is committed.
 func (c *committer) add(p *part, recs []*kgo.Record) bool {
 	for _, r := range recs {
-		if r.Offset < p.q.claim.Next { // covered by the position
+		if r.Offset < p.to { // covered by the position, or by the slice before
 			continue
 		}
 		if !r.Attrs.IsControl() {
@@ -133,7 +133,7 @@ func (p *Processor) fits(c rebalance.Cause, part *part) rebalance.Cause {
 	var keys [][]byte
 	for _, recs := range part.recs {
 		for _, r := range recs {
-			if r.Key != nil {
+			if r.Key != nil && !r.Attrs.IsControl() {
 				keys = append(keys, r.Key)
 			}
 		}
