@@ -82,7 +82,8 @@ func TestNoVerbShowsASecret(t *testing.T) {
 	if err := os.WriteFile(secret, []byte(canary+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	server := strings.SplitN(strings.SplitN(pgtest.DSN(t), "@", 2)[1], "/", 2)[0]
+	_, server, _ := strings.Cut(pgtest.DSN(t), "@")
+	server, _, _ = strings.Cut(server, "/")
 	host, port, _ := strings.Cut(server, ":")
 
 	const sasl = "sasl: {mechanism: SCRAM-SHA-256, username: u, password: hunter2}"
@@ -146,7 +147,7 @@ func freePort(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
+	defer func() { _ = l.Close() }()
 	_, port, err := net.SplitHostPort(l.Addr().String())
 	if err != nil {
 		t.Fatal(err)

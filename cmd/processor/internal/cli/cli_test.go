@@ -128,8 +128,8 @@ func TestConfigPrint(t *testing.T) {
 		}
 	}
 	var printed struct {
-		Config  map[string]any
-		Origins map[string]string
+		Config  map[string]any    `json:"config"`
+		Origins map[string]string `json:"origins"`
 	}
 	asJSON := processor(t, "config", "print", file, "-o", "json")
 	if err := json.Unmarshal([]byte(asJSON.stdout), &printed); err != nil {
@@ -195,8 +195,11 @@ func deadAddress(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
-	return l.Addr().String()
+	addr := l.Addr().String()
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return addr
 }
 
 func TestCompletion(t *testing.T) {

@@ -81,7 +81,7 @@ func TestValidateGivesUpOnSilence(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer silent.Close()
+	defer func() { _ = silent.Close() }()
 	db := pgtest.New(t)
 	broker := kafkatest.Fake(t, 1, "orders").ListenAddrs()[0]
 	addr := silent.Addr().String()

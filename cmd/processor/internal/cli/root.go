@@ -19,7 +19,7 @@ import (
 func Root(verbs ...*cobra.Command) *cobra.Command {
 	root := group("processor", "Every business key of a Kafka topic changes Postgres exactly once")
 	root.SilenceErrors, root.SilenceUsage = true, true
-	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usage(cmd, err) })
+	root.SetFlagErrorFunc(usage)
 	root.AddCommand(validateCommand(), initCommand(), configCommand(), migrateCommand(), healthcheckCommand(), versionCommand())
 	root.AddCommand(verbs...)
 	strict(root)
