@@ -98,7 +98,7 @@ func (s *server) start(t *testing.T) {
 	await(t, "the private Postgres", func() bool {
 		select {
 		case <-s.ended:
-			text, _ := os.ReadFile(log) //nolint:errcheck // what there is of it
+			text, _ := os.ReadFile(log) // what there is of it
 			t.Fatalf("the private Postgres ended:\n%s", text)
 		default:
 		}
