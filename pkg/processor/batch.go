@@ -3,6 +3,7 @@ package processor
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
@@ -12,12 +13,17 @@ import (
 	"effectonce/pkg/stream"
 )
 
+// ahead is how far a record time may lie before this clock and still count: a
+// producer can stamp what it likes, beyond what a timestamptz holds.
+const ahead = 5 * time.Minute
+
 // prepare does everything that needs no transaction: decode, fingerprint, drop
 // offsets below the position, fold repeats, check against the views, encode.
 func (c *committer) prepare(w *work) {
 	c.batch.Reset(c.p.width)
 	c.decoder.Reset()
 	c.faults = c.faults[:0]
+	c.horizon = time.Now().Add(ahead)
 	for _, p := range w.parts {
 		p.lo, p.to, p.leaderEpoch = len(c.batch.Records), p.q.claim.Next, p.q.claim.LeaderEpoch
 		p.stop = nil
@@ -52,7 +58,7 @@ func (c *committer) add(p *part, recs []*kgo.Record) bool {
 			c.append(p, r)
 		}
 		p.to, p.leaderEpoch = r.Offset+1, r.LeaderEpoch
-		if r.Timestamp.After(p.newest) {
+		if r.Timestamp.After(p.newest) && r.Timestamp.Before(c.horizon) {
 			p.newest = r.Timestamp
 		}
 	}

@@ -33,6 +33,7 @@ type committer struct {
 	dead    []bool         // record → has a fault
 	applied []bool         // record → applied in this transaction
 	picks   []int          // records the effect applies, ascending
+	horizon time.Time      // record times beyond it do not count
 }
 
 func (p *Processor) newCommitter() *committer {
