@@ -19,7 +19,7 @@ type Config struct {
 	Committers      int         `yaml:"committers,omitempty" json:"committers,omitempty" validate:"min=0,max=256" jsonschema:"committing goroutines, one connection each; 0 (default) is two a core, at most 8"`
 	Takeover        Takeover    `yaml:"takeover,omitempty" json:"takeover,omitempty" jsonschema:"how a partition is taken from a member that no longer answers"`
 	DeadLetters     DeadLetters `yaml:"dead_letters,omitempty" json:"dead_letters,omitempty" jsonschema:"when refused records stop the pipeline"`
-	OnExternalReset string      `yaml:"on_external_reset,omitempty" json:"on_external_reset,omitempty" validate:"oneof=warn honour fail" jsonschema:"what to do when somebody else moved the group's offsets in Kafka: warn (default) and go on from Postgres, honour, or fail"`
+	OnExternalReset string      `yaml:"on_external_reset,omitempty" json:"on_external_reset,omitempty" validate:"oneof=warn fail" jsonschema:"what to do when somebody else moved the group's offsets in Kafka: warn (default) and go on from Postgres, or fail to stop the partition"`
 	Admin           Admin       `yaml:"admin,omitempty" json:"admin,omitempty" jsonschema:"the address of /livez, /readyz and /metrics"`
 	Log             Log         `yaml:"log,omitempty" json:"log,omitempty" jsonschema:"the log on standard error"`
 }
