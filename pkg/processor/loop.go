@@ -44,7 +44,7 @@ func (l *loop) run(ctx context.Context) error {
 			l.poll(ctx, limited)
 		}
 		wake()
-		l.serve()
+		l.serve(limited)
 		l.p.client.AllowRebalance()
 	}
 	return nil
@@ -96,12 +96,17 @@ func (l *loop) poll(ctx, limited context.Context) {
 	})
 }
 
-// serve runs the requests.
-func (l *loop) serve() {
+// serve runs the requests. A turn may come here with nothing that holds back a
+// rebalance, without room or when what was fetched was given up meanwhile. A poll
+// whose context is over takes no records, and holds it back.
+func (l *loop) serve(over context.Context) {
 	l.mu.Lock()
 	todo := l.todo
 	l.todo = nil
 	l.mu.Unlock()
+	if len(todo) > 0 {
+		l.p.client.PollFetches(over)
+	}
 	for _, f := range todo {
 		f()
 	}
