@@ -17,7 +17,7 @@ import (
 // Its errors are neither printed nor turned into an exit code: that is left to
 // main.
 func Root(verbs ...*cobra.Command) *cobra.Command {
-	root := group("processor", "Every business key of a Kafka topic changes Postgres exactly once")
+	root := Group("processor", "Every business key of a Kafka topic changes Postgres exactly once")
 	root.SilenceErrors, root.SilenceUsage = true, true
 	root.SetFlagErrorFunc(usage)
 	root.AddCommand(validateCommand(), initCommand(), configCommand(), migrateCommand(), healthcheckCommand(), versionCommand())
@@ -31,8 +31,8 @@ func Message(err error) string {
 	return "processor: " + err.Error()
 }
 
-// group is a command that only holds others.
-func group(use, short string) *cobra.Command {
+// Group is a command that only holds others.
+func Group(use, short string) *cobra.Command {
 	return &cobra.Command{
 		Use:   use,
 		Short: short,
