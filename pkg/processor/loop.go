@@ -114,11 +114,7 @@ func (l *loop) serve(over context.Context) {
 
 // resume asks for a partition's fetching to go on, once its queue has room.
 func (p *Processor) resume(n rebalance.Name) {
-	p.loop.ask(func() {
-		if p.group.Running(n) {
-			p.client.ResumeFetchPartitions(map[string][]int32{n.Topic: {n.Number}})
-		}
-	})
+	p.loop.ask(func() { p.group.Resume(n) })
 }
 
 // mark moves the mirror: Kafka's group offset, after the commit and never ahead.

@@ -83,10 +83,16 @@ func (g *Group) Options(ctx context.Context) []kgo.Opt {
 	}
 }
 
-// assigned clears pauses: they outlive assignments.
+// assigned clears pauses, which outlive assignments, and registers: an assigned
+// partition whose offset Kafka does not tell is never asked for in adjust.
 func (g *Group) assigned(_ context.Context, cl *kgo.Client, m map[string][]int32) {
 	g.mu.Lock()
 	g.client = cl
+	for topic, parts := range m {
+		for _, n := range parts {
+			g.register(Name{topic, n})
+		}
+	}
 	g.mu.Unlock()
 	cl.ResumeFetchPartitions(m)
 }
@@ -132,17 +138,7 @@ func (g *Group) begin(m map[string]map[int32]kgo.Offset) []*Held {
 	var taking []*Held
 	for topic, parts := range m {
 		for n := range parts {
-			name := Name{topic, n}
-			h := g.held[name]
-			if h == nil {
-				h = &Held{Name: name, Since: time.Now()}
-				h.State = Taking
-				h.Claim = stream.Claim{
-					Partition: stream.Partition{Topic: g.topics[topic].ID, Number: n}, TopicName: topic,
-					Owner: newOwner(), LeaderEpoch: -1,
-				}
-				g.held[name] = h
-			}
+			h := g.register(Name{topic, n})
 			if h.State == Taking {
 				taking = append(taking, h)
 			}
@@ -150,6 +146,19 @@ func (g *Group) begin(m map[string]map[int32]kgo.Offset) []*Held {
 	}
 	slices.SortFunc(taking, func(a, b *Held) int { return a.Claim.Partition.Compare(b.Claim.Partition) })
 	return taking
+}
+
+// register returns what is held under this name, after adding it if it is new.
+func (g *Group) register(n Name) *Held {
+	if h := g.held[n]; h != nil {
+		return h
+	}
+	h := &Held{Name: n, State: Taking, Since: time.Now(), Claim: stream.Claim{
+		Partition: stream.Partition{Topic: g.topics[n.Topic].ID, Number: n.Number}, TopicName: n.Topic,
+		Owner: newOwner(), LeaderEpoch: -1,
+	}}
+	g.held[n] = h
+	return h
 }
 
 // settle acts on a takeover's first answer.
@@ -274,17 +283,28 @@ func (g *Group) stop(h *Held, owner stream.UUID, c Cause, found *stream.Claim) {
 	if !again {
 		h.set(Stopped, c, time.Now())
 	}
+	g.pause(h.Name)
 	g.mu.Unlock()
-	g.pause(h.Name) // also again: a resume may have been under way
 	if !again {
 		g.board.Drop(owner)
 		g.board.Tell(Event{Kind: "stopped", Name: h.Name, Claim: claim, Cause: c})
 	}
 }
 
+// pause holds the mutex with whoever saw that the claim is held: behind a revoke it
+// would pause the next assignment, which nobody resumes.
 func (g *Group) pause(n Name) {
-	if cl := g.kafka(); cl != nil {
-		cl.PauseFetchPartitions(map[string][]int32{n.Topic: {n.Number}})
+	if g.client != nil {
+		g.client.PauseFetchPartitions(map[string][]int32{n.Topic: {n.Number}})
+	}
+}
+
+// Resume has a partition fetched again if it runs.
+func (g *Group) Resume(n Name) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if h := g.held[n]; h != nil && h.State == Running && g.client != nil {
+		g.client.ResumeFetchPartitions(map[string][]int32{n.Topic: {n.Number}})
 	}
 }
 
@@ -330,7 +350,6 @@ func (g *Group) Fenced(ctx context.Context, owner stream.UUID, atOnce bool) {
 	if h == nil {
 		return
 	}
-	g.pause(h.Name)
 	g.board.Drop(owner)
 	g.board.Tell(Event{Kind: "fenced", Name: h.Name, Claim: claim})
 	if n > maxRetakes {
@@ -349,8 +368,7 @@ func (g *Group) Fenced(ctx context.Context, owner stream.UUID, atOnce bool) {
 
 // giveUp replaces the owner of a running claim and counts how often that happened.
 // The committer and the watch may both find a claim stale: only the first gives it
-// up. A partition that was stopped stays so. Nothing is due until the caller has
-// paused it: taken over before, it would be resumed first and paused for ever then.
+// up. A partition that was stopped stays so. When it is due the caller says.
 func (g *Group) giveUp(owner stream.UUID) (*Held, stream.Claim, int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -366,6 +384,7 @@ func (g *Group) giveUp(owner stream.UUID) (*Held, stream.Claim, int) {
 		h.Claim.Owner = newOwner()
 		h.set(Waiting, Cause{Code: "fenced"}, now)
 		h.due = now.Add(time.Hour)
+		g.pause(h.Name)
 		return h, h.Claim, h.retakes
 	}
 	return nil, stream.Claim{}, 0

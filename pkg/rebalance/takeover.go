@@ -158,10 +158,10 @@ func (g *Group) arm(ctx context.Context, h *Held, claim stream.Claim) {
 			return
 		}
 		cl := g.kafka()
-		g.board.Open(claim)
 		at := kgo.EpochOffset{Epoch: claim.LeaderEpoch, Offset: claim.Next}
 		cl.SetOffsets(map[string]map[int32]kgo.EpochOffset{h.Name.Topic: {h.Name.Number: at}})
 		cl.ResumeFetchPartitions(map[string][]int32{h.Name.Topic: {h.Name.Number}})
+		g.board.Open(claim) // behind the resume: who has the queue may stop the partition
 		g.board.Tell(Event{Kind: "takeover", Name: h.Name, Claim: claim})
 	})
 }
