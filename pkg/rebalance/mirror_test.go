@@ -133,6 +133,7 @@ func TestMirrorOfAGivenUpClaim(t *testing.T) {
 	w.commit(pipeline, 0, 8, ours)
 	m := w.join(w.config())
 	claim := m.await("takeover", 0).Claim
+	m.reads(0, 8, 10) // nothing is under way when the claim is given up
 	w.set(0, "next_offset = 3")
 	m.group.Fenced(t.Context(), claim.Owner, true)
 	if e := m.await("takeover", 0); e.Claim.Next != 3 {
