@@ -149,7 +149,8 @@ func (s *Store) Load(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, pip
 			return nil, err2
 		}
 		switch {
-		case again.manifest != h.manifest || again.log != h.log: // sealed meanwhile: what was read is torn
+		case again.manifest != h.manifest || again.log != h.log, // sealed meanwhile: what was read is torn
+			err != nil && again.headID != h.headID: // or the database went back meanwhile
 		case err != nil:
 			return nil, err
 		default:
