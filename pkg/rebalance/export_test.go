@@ -2,6 +2,7 @@ package rebalance
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -15,6 +16,12 @@ func (g *Group) Hurry() {
 	}
 	g.mu.Unlock()
 	g.poke()
+}
+
+// Due reports whether the next attempt of a waiting partition is due.
+func (g *Group) Due(n Name) bool {
+	due, _ := g.due(time.Now())
+	return slices.ContainsFunc(due, func(h *Held) bool { return h.Name == n })
 }
 
 // The callbacks, for tests that play the client.

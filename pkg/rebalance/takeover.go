@@ -2,7 +2,6 @@ package rebalance
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -270,11 +269,9 @@ func EndBlockers(ctx context.Context, pool *pgxpool.Pool, sessions string,
 	b := blockers{pool: pool, waiter: pid, sessions: sessions}
 	eg.Go(func() error {
 		defer cancel()
-		return b.end(watched)
+		return b.end(ctx, watched.Done())
 	})
-	if err = eg.Wait(); ctx.Err() == nil && errors.Is(err, context.Canceled) {
-		err = nil // the wait was over first
-	}
+	err = eg.Wait()
 	return b.ended, b.others, err
 }
 
@@ -287,20 +284,26 @@ type blockers struct {
 	others   []string
 }
 
-// end ends blockers of ours until ctx ends, which the end of the wait brings about,
-// or until one shows that is not ours.
-func (b *blockers) end(ctx context.Context) error {
+// end ends blockers of ours until the wait is over, or until one shows that is not
+// ours. A question that was asked is read to its end: the wait is over as soon as a
+// backend has ended, and that we ended it must be told all the same.
+func (b *blockers) end(ctx context.Context, over <-chan struct{}) error {
 	told := map[int32]bool{} // a backend needs a moment to end
-	for ctx.Err() == nil {
-		if err := b.endOnce(ctx, told); err != nil || len(b.others) > 0 {
+	again := time.NewTicker(pace)
+	defer again.Stop()
+	for {
+		limited, cancel := context.WithTimeout(ctx, attempt)
+		err := b.endOnce(limited, told)
+		cancel()
+		if err != nil || len(b.others) > 0 {
 			return err
 		}
 		select {
-		case <-ctx.Done():
-		case <-time.After(pace):
+		case <-over:
+			return nil
+		case <-again.C:
 		}
 	}
-	return nil
 }
 
 func (b *blockers) endOnce(ctx context.Context, told map[int32]bool) error {

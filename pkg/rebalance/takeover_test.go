@@ -220,6 +220,22 @@ func TestFencedWaits(t *testing.T) {
 	}
 }
 
+// TestFencedAtOnce: whether the first wait is skipped.
+func TestFencedAtOnce(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 2, 0, 0)
+	m := w.member(w.config())
+	if _, err := m.group.Adjust(t.Context(), map[string]map[int32]kgo.Offset{topic: {0: {}, 1: {}}}); err != nil {
+		t.Fatal(err)
+	}
+	for n := range int32(2) {
+		m.group.Fenced(t.Context(), m.held(n).Claim.Owner, n == 0)
+		if due := m.group.Due(name(n)); due != (n == 0) {
+			t.Errorf("partition %d: due at once %v", n, due)
+		}
+	}
+}
+
 // TestWentBack: the database lost the tail of this partition. It is read again
 // from the position that is left, without a wait.
 func TestWentBack(t *testing.T) {
