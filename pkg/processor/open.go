@@ -51,8 +51,8 @@ func openPatiently(ctx context.Context, cfg Config) (*Processor, error) {
 
 // transient reports whether waiting may mend an error of opening.
 func transient(err error) bool {
-	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
-		return slices.Contains([]string{"08", "53", "55", "57"}, pg.Code[:2])
+	if pgtx.Code(err) != "" {
+		return verdict(stepOf(err), err) == Retry
 	}
 	var dial *pgconn.ConnectError
 	var network net.Error
