@@ -113,12 +113,11 @@ func (c *committer) moving(w *work) *work {
 // finish returns a part to the list after its position moved, or when it had
 // nothing to move, and stops the partition if a record said so.
 func (c *committer) finish(p *part) {
-	owner := p.q.claim.Owner
 	if c.p.list.committed(p) {
 		c.p.resume(p.q.name)
 	}
 	if p.stop != nil {
-		c.p.group.Stop(owner, c.p.fits(*p.stop, p))
+		c.p.group.Stop(p.q.claim, c.p.fits(*p.stop, p))
 	}
 }
 
@@ -270,7 +269,7 @@ func (c *committer) stop(p *part, step pgtx.Step, err error) {
 
 // halt stops a partition whose part is in flight and lets go of the part.
 func (c *committer) halt(p *part, cause rebalance.Cause) {
-	c.p.group.Stop(p.q.claim.Owner, cause)
+	c.p.group.Stop(p.q.claim, cause)
 	c.p.list.release(p)
 }
 

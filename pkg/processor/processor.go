@@ -159,7 +159,7 @@ func (p *Processor) loadView(ctx context.Context, q *queue) {
 		p.say(q).Info().Int("keys", v.Keys()).Dur("took", time.Since(start)).Msg("view loaded")
 		p.list.loaded(q, v)
 	case errors.Is(err, dedup.ErrNoLog), errors.Is(err, dedup.ErrDropView):
-		p.group.Stop(q.claim.Owner, rebalance.Cause{
+		p.group.Stop(q.claim, rebalance.Cause{
 			Code: "no_log", Text: err.Error(), Fix: "the database is not the one this pipeline wrote, or its runs were deleted by hand",
 		})
 	case ctx.Err() == nil:

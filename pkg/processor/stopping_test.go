@@ -40,7 +40,7 @@ func TestNothingIsCommittedBehindARecordThatStops(t *testing.T) {
 	if err := client.ProduceSync(t.Context(), recs...).FirstErr(); err != nil {
 		t.Fatal(err)
 	}
-	w.run(t, w.stopped("partitioner"))
+	w.run(t, w.stopped(fmt.Sprintf("stopped offset %d epoch 1 partitioner", wrong)))
 	if !w.at(t, wrong)() {
 		t.Error("the position is not at the record that stopped the partition")
 	}

@@ -80,7 +80,9 @@ func (g *Group) TopicID(topic string, id stream.UUID) {
 	}
 	g.mu.Unlock()
 	for _, owner := range owners {
-		g.Stop(owner, recreated(topic))
+		if h := g.byOwner(owner); h != nil {
+			g.stop(h, owner, recreated(topic), nil)
+		}
 	}
 }
 

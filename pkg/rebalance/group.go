@@ -333,11 +333,11 @@ func (g *Group) byOwner(owner stream.UUID) *Held {
 	return nil
 }
 
-// Stop stops the partition of this claim visibly. A claim that is not held any
-// more is left alone.
-func (g *Group) Stop(owner stream.UUID, c Cause) {
-	if h := g.byOwner(owner); h != nil {
-		g.stop(h, owner, c, nil)
+// Stop stops the partition of this claim, as it stands now, visibly. A claim that is
+// not held any more is left alone.
+func (g *Group) Stop(claim stream.Claim, c Cause) {
+	if h := g.byOwner(claim.Owner); h != nil {
+		g.stop(h, claim.Owner, c, &claim)
 	}
 }
 

@@ -23,7 +23,7 @@ func TestAPauseBelongsToItsClaim(t *testing.T) {
 	n := Name{"t", 0}
 	parts := map[string][]int32{n.Topic: {n.Number}}
 	for name, end := range map[string]func(g *Group, owner stream.UUID){
-		"stopped": func(g *Group, owner stream.UUID) { g.Stop(owner, Cause{Code: "setup"}) },
+		"stopped": func(g *Group, owner stream.UUID) { g.Stop(stream.Claim{Owner: owner}, Cause{Code: "setup"}) },
 		"fenced":  func(g *Group, owner stream.UUID) { g.Fenced(context.Background(), owner, false) },
 	} {
 		for range 100_000 {

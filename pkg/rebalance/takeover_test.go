@@ -212,7 +212,7 @@ func TestFencedWaits(t *testing.T) {
 	claim = m.await("takeover", 0).Claim
 	m.reads(0, 2, 10)
 	w.set(0, "next_offset = 1") // and the owner is still ours
-	m.group.Stop(stream.UUID{1}, rebalance.Cause{Code: "other"})
+	m.group.Stop(stream.Claim{Owner: stream.UUID{1}}, rebalance.Cause{Code: "other"})
 	m2 := w.member(w.config())
 	m2.group.Fenced(t.Context(), claim.Owner, true) // not held there
 	if h := m.held(0); h.State != rebalance.Running {
@@ -261,11 +261,11 @@ func TestStoppedStays(t *testing.T) {
 	m := w.join(w.config())
 	claim := m.await("takeover", 0).Claim
 	m.reads(0, 0, 10)
-	m.group.Stop(claim.Owner, rebalance.Cause{Code: "partitioner"})
+	m.group.Stop(claim, rebalance.Cause{Code: "partitioner"})
 	m.stopped(0, "partitioner")
 	m.client.ResumeFetchPartitions(map[string][]int32{topic: {0}}) // a resume that was under way
 	m.group.Fenced(t.Context(), claim.Owner, true)
-	m.group.Stop(claim.Owner, rebalance.Cause{Code: "second"})
+	m.group.Stop(claim, rebalance.Cause{Code: "second"})
 	m.group.Hurry()
 	m.reads(1, 0, 10)
 	if h := m.held(0); h.State != rebalance.Stopped || h.Cause.Code != "partitioner" {
@@ -277,7 +277,7 @@ func TestStoppedStays(t *testing.T) {
 
 	old := m.held(1).Claim.Owner
 	m.group.Fenced(t.Context(), old, true)
-	m.group.Stop(old, rebalance.Cause{Code: "late"}) // of the claim before
+	m.group.Stop(stream.Claim{Owner: old}, rebalance.Cause{Code: "late"}) // of the claim before
 	m.await("takeover", 1)
 	if h := m.held(1); h.State != rebalance.Running {
 		t.Errorf("%+v", h)
