@@ -420,11 +420,3 @@ func (g *Group) Held() []Held {
 	slices.SortFunc(out, func(a, b Held) int { return a.Claim.Partition.Compare(b.Claim.Partition) })
 	return out
 }
-
-// Running reports whether a partition is held and running.
-func (g *Group) Running(n Name) bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	h := g.held[n]
-	return h != nil && h.State == Running
-}

@@ -380,9 +380,6 @@ func (m *member) stopped(n int32, code string) rebalance.Event {
 	if h := m.held(n); e.Cause.Code != code || h.State != rebalance.Stopped || h.Cause.Code != code {
 		m.t.Errorf("partition %d stopped for %q and is %s for %q, want %q", n, e.Cause.Code, h.State, h.Cause.Code, code)
 	}
-	if m.group.Running(name(n)) {
-		m.t.Errorf("partition %d is said to run", n)
-	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if _, ok := m.open[name(n)]; ok {
