@@ -46,11 +46,12 @@ func (p *Processor) newCommitter() *committer {
 // batchTime bounds one transaction from BEGIN to the answer of COMMIT.
 const batchTime = 2 * time.Minute
 
-// run commits until the list is closed. What is in flight then is finished.
+// run commits until the list is closed. What is in flight then is finished, as long
+// as ctx lives.
 func (c *committer) run(ctx context.Context) error {
 	for w := c.p.list.take(); w != nil; w = c.p.list.take() {
-		detached, cancel := context.WithTimeout(context.WithoutCancel(ctx), batchTime)
-		c.do(detached, w)
+		limited, cancel := context.WithTimeout(ctx, batchTime)
+		c.do(limited, w)
 		cancel()
 	}
 	return nil

@@ -85,7 +85,7 @@ func (l *loop) poll(ctx, limited context.Context) {
 			return
 		}
 		n := rebalance.Name{Topic: topic, Number: partition}
-		bad[n] = l.p.group.Failed(ctx, n, err)
+		bad[n] = l.p.group.Failed(n, err)
 	})
 	fetches.EachTopic(func(t kgo.FetchTopic) { l.p.group.TopicID(t.Topic, stream.UUID(t.TopicID)) })
 	fetches.EachPartition(func(f kgo.FetchTopicPartition) {

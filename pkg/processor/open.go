@@ -67,7 +67,7 @@ func open(ctx context.Context, cfg Config) (_ *Processor, err error) {
 		cfg: cfg, settings: pgtx.DefaultSettings, logger: cfg.Logger, health: newHealth(),
 		offsets: offsets.New(cfg.Schema), log: dedup.New(cfg.Schema),
 		list:       newList(cfg.BatchRecords, cfg.BatchBytes, cfg.Inflight),
-		suspicious: make(chan struct{}, 1), stopNow: make(chan struct{}),
+		suspicious: make(chan struct{}, 1),
 	}
 	p.loop = &loop{p: p, wake: func() {}}
 	defer func() {

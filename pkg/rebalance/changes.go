@@ -25,7 +25,7 @@ func truncation(next, end int64) Cause {
 // Failed judges a partition's fetch error. Look at a poll's errors before its
 // records: records behind a truncation come before their error. It reports
 // whether the partition was stopped; an error that Kafka heals is only told.
-func (g *Group) Failed(ctx context.Context, n Name, err error) bool {
+func (g *Group) Failed(n Name, err error) bool {
 	g.mu.Lock()
 	h := g.held[n]
 	var owner stream.UUID
@@ -45,7 +45,7 @@ func (g *Group) Failed(ctx context.Context, n Name, err error) bool {
 	case errors.As(err, &big):
 		cause = Cause{Code: "too_large", Text: err.Error(), Fix: "raise kafka.max_decompressed_batch, if the batch is genuine"}
 	case errors.Is(err, kerr.OffsetOutOfRange):
-		cause = Cause{Code: "out_of_range", Text: "the position lies outside the log" + g.bounds(ctx, h), Fix: "decide where to go on; the records between are gone from Kafka"}
+		cause = Cause{Code: outside, Text: "the position lies outside the log", Fix: "decide where to go on; the records between are gone from Kafka"}
 	case errors.Is(err, kerr.UnknownTopicID), errors.Is(err, kerr.InconsistentTopicID), errors.Is(err, kerr.UnknownTopicOrPartition):
 		cause = recreated(n.Topic)
 	case kerr.IsRetriable(err):
@@ -55,8 +55,17 @@ func (g *Group) Failed(ctx context.Context, n Name, err error) bool {
 		cause = Cause{Code: "fetch", Text: err.Error()}
 	}
 	g.stop(h, owner, cause, nil)
+	if cause.Code == outside {
+		g.mu.Lock()
+		h.vague = true
+		g.mu.Unlock()
+		g.poke()
+	}
 	return true
 }
+
+// outside is the cause of a position that Kafka does not have.
+const outside = "out_of_range"
 
 func recreated(topic string) Cause {
 	return Cause{
@@ -82,6 +91,33 @@ func (g *Group) TopicID(topic string, id stream.UUID) {
 	for _, owner := range owners {
 		if h := g.byOwner(owner); h != nil {
 			g.stop(h, owner, recreated(topic), nil)
+		}
+	}
+}
+
+// explain adds the log's range to the partitions stopped outside it. Kafka is asked
+// in the background: the poll goroutine, which stops them, holds up rebalances.
+func (g *Group) explain(ctx context.Context) {
+	g.mu.Lock()
+	var hs []*Held
+	for _, h := range g.held {
+		if h.vague {
+			hs = append(hs, h)
+		}
+		h.vague = false
+	}
+	g.mu.Unlock()
+	for _, h := range hs {
+		text := g.bounds(ctx, h)
+		g.mu.Lock()
+		told := h.State == Stopped && h.Cause.Code == outside && text != ""
+		if told {
+			h.Cause.Text += text
+		}
+		e := Event{Kind: "stopped", Name: h.Name, Claim: h.Claim, Cause: h.Cause}
+		g.mu.Unlock()
+		if told {
+			g.board.Tell(e)
 		}
 	}
 }

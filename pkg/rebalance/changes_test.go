@@ -4,6 +4,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -160,7 +161,7 @@ func TestFailed(t *testing.T) {
 	} {
 		m := w.join(w.config())
 		m.await("takeover", 0)
-		stopped := m.group.Failed(t.Context(), name(0), c.err)
+		stopped := m.group.Failed(name(0), c.err)
 		if stopped != (c.code != "") {
 			t.Errorf("%v: stopped %v", c.err, stopped)
 		}
@@ -169,7 +170,7 @@ func TestFailed(t *testing.T) {
 		} else if e := m.await("retry", 0); !errors.Is(e.Err, c.err) {
 			t.Errorf("%v: told %v", c.err, e.Err)
 		}
-		if m.group.Failed(t.Context(), name(7), c.err) {
+		if m.group.Failed(name(7), c.err) {
 			t.Errorf("%v: a partition that is not held was stopped", c.err)
 		}
 		m.stop()
@@ -185,13 +186,22 @@ func TestOutsideTheLog(t *testing.T) {
 		t.Fatal(err)
 	}
 	m := w.join(w.config())
-	below := m.stopped(0, "out_of_range")
-	if !strings.Contains(below.Cause.Text, "[5, 10)") {
-		t.Errorf("%s", below.Cause)
+	// Each is told at once, and again when Kafka has named the range.
+	want := map[int32]string{0: "[5, 10)", 1: "[0, 10)"}
+	deadline := time.After(limit)
+	for len(want) > 0 {
+		select {
+		case e := <-m.events:
+			if log, ok := want[e.Name.Number]; ok && e.Cause.Code == "out_of_range" && strings.Contains(e.Cause.Text, log) {
+				delete(want, e.Name.Number)
+			}
+		case <-deadline:
+			t.Fatalf("not told: %v; held: %+v", want, m.group.Held())
+		}
 	}
-	if h := m.held(1); h.State != rebalance.Stopped {
-		if e := m.stopped(1, "out_of_range"); !strings.Contains(e.Cause.Text, "[0, 10)") {
-			t.Errorf("%s", e.Cause)
+	for n := range int32(2) {
+		if h := m.held(n); h.State != rebalance.Stopped {
+			t.Errorf("partition %d is %s", n, h.State)
 		}
 	}
 	m.mu.Lock()

@@ -77,6 +77,7 @@ func (g *Group) Run(ctx context.Context) error {
 		case <-g.wake:
 		case <-timer.C:
 		}
+		g.explain(ctx)
 		due, next := g.due(time.Now())
 		if len(due) > 0 {
 			g.retake(ctx, due)

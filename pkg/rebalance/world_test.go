@@ -249,7 +249,7 @@ func (m *member) poll(ctx context.Context) {
 		bad := map[rebalance.Name]bool{}
 		fetches.EachError(func(topic string, n int32, err error) {
 			if topic != "" {
-				bad[name(n)] = m.group.Failed(ctx, name(n), err)
+				bad[name(n)] = m.group.Failed(name(n), err)
 			}
 		})
 		fetches.EachTopic(func(f kgo.FetchTopic) { m.group.TopicID(f.Topic, stream.UUID(f.TopicID)) })
