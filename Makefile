@@ -28,7 +28,7 @@ test-short: services
 
 # Uncached and three times over, against what only shows now and then.
 test-long: services
-	$(GO) test -race -p $(P) -timeout 60m -count 3 $(PKGS)
+	EFFECTONCE_E2E_SEEDS=5 $(GO) test -race -p $(P) -timeout 60m -count 3 $(PKGS)
 
 # The linter's dependencies have a module of their own. Cold, it takes about three minutes to compile.
 bin/tools/%: tools/go.mod tools/go.sum

@@ -24,8 +24,7 @@ func execute(args []string) int {
 	defer stop()
 	context.AfterFunc(ctx, stop)
 
-	root := cli.Root()
-	root.AddCommand(verbs()...)
+	root := cli.Root(verbs()...)
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
 	if err != nil {

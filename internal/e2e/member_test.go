@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -13,10 +12,10 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
-	"testing"
 	"time"
 
 	"effectonce/internal/pgproxytest"
+	"effectonce/internal/proctest"
 )
 
 // member is one process of the group. It outlives its processes: start after kill
@@ -37,7 +36,7 @@ type member struct {
 // member prepares one more member.
 func (w *world) member() *member {
 	w.t.Helper()
-	m := &member{w: w, name: fmt.Sprintf("member-%d", len(w.members)), proxy: pgproxytest.Start(w.t, w.postgres()), admin: freeAddr(w.t)}
+	m := &member{w: w, name: fmt.Sprintf("member-%d", len(w.members)), proxy: pgproxytest.Start(w.t, w.postgres()), admin: fmt.Sprintf("127.0.0.1:%d", proctest.Ports(w.t, 1)[0])}
 	m.config, m.log = filepath.Join(w.dir, m.name+".yaml"), filepath.Join(w.dir, m.name+".log")
 	if err := os.WriteFile(m.config, []byte(w.settings(m)), 0o600); err != nil {
 		w.t.Fatal(err)
@@ -52,17 +51,6 @@ func (w *world) start() *member {
 	m := w.member()
 	m.start()
 	return m
-}
-
-// freeAddr is an address nobody listens on now.
-func freeAddr(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = l.Close() }() // nothing came in
-	return l.Addr().String()
 }
 
 func (m *member) start() {

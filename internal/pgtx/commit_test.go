@@ -11,8 +11,7 @@ import (
 
 // stepOf is the step that an error names.
 func stepOf(err error) pgtx.Step {
-	var at *pgtx.StepError
-	if errors.As(err, &at) {
+	if at, ok := errors.AsType[*pgtx.StepError](err); ok {
 		return at.Step
 	}
 	return ""

@@ -259,6 +259,7 @@ func TestScanError(t *testing.T) {
 	if err := pgtx.Once(t.Context(), w.conn, patient, odd, w.insert(3)); !errors.Is(err, pgtx.ErrCommitUnknown) {
 		t.Errorf("%v", err)
 	}
+	w.closed()
 	w.effects(3)
 }
 

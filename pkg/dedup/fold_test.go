@@ -86,8 +86,8 @@ func batch(rng *rand.Rand, f *Fold) (*model, *View) {
 // what was applied at last.
 func TestFoldIsTheModel(t *testing.T) {
 	t.Parallel()
-	rng := rand.New(rand.NewPCG(3, 4)) //nolint:gosec // a test that fails must fail again
-	var f Fold                         // one for all batches, as in a committer
+	rng := rand.New(rand.NewPCG(3, 4))
+	var f Fold // one for all batches, as in a committer
 	promoted := 0
 	for round := range 1000 {
 		m, v := batch(rng, &f)
@@ -183,11 +183,9 @@ func TestFoldSortsByKeyThenOffset(t *testing.T) {
 	t.Parallel()
 	var f Fold
 	f.Reset(0)
-	var fps []Fingerprint
 	for i := range 300 {
 		var fp Fingerprint
 		binary.BigEndian.PutUint64(fp[8:], uint64((i*7)%100))
-		fps = append(fps, fp)
 		f.Add(fp)
 	}
 	f.Check(newView(0, nil))

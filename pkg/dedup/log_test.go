@@ -313,42 +313,50 @@ func TestAppendWritesTheAudit(t *testing.T) {
 	}
 }
 
-// TestAppendLockOrder: two transactions over the same logs, named in opposite
-// order, never wait for each other in a circle.
+// TestAppendLockOrder: whatever order the logs are named in, the lower id is locked
+// first, so two transactions never wait for each other in a circle. While an append
+// waits for the first log it must not hold the second.
 func TestAppendLockOrder(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 2)
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
-	ended := make(chan error, 2)
-	for member := range 2 {
+	for _, backwards := range []bool{false, true} {
+		runs := []Run{newRun(w.load(0), 'm'), newRun(w.load(1), 'm')}
+		first, second := runs[0].View.Log, runs[1].View.Log
+		if backwards {
+			slices.Reverse(runs)
+		}
+		holder := w.lock(first)
 		conn := w.Conn(t)
-		go func() {
-			for range 100 {
-				a, err := w.store.Load(ctx, conn, patient, w.id, w.part(int32(member)))
-				if err != nil {
-					ended <- err
-					return
-				}
-				b, err := w.store.Load(ctx, conn, patient, w.id, w.part(int32(1-member)))
-				if err != nil {
-					ended <- err
-					return
-				}
-				err = w.append(ctx, conn, newRun(a, byte(member)), newRun(b, byte(member)))
-				if err != nil && pgtx.Code(err) != pgtx.CodeLogMoved {
-					ended <- err
-					return
-				}
+		ended := make(chan error, 1)
+		go func() { ended <- w.append(t.Context(), conn, runs...) }()
+		for waits := false; !waits; {
+			if err := w.Owner.QueryRow(t.Context(), "SELECT cardinality(pg_blocking_pids($1)) > 0", int32(conn.PgConn().PID())).Scan(&waits); err != nil {
+				t.Fatal(err)
 			}
-			ended <- nil
-		}()
-	}
-	for range 2 {
+		}
+		if err := w.lock(second).Rollback(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if err := holder.Rollback(t.Context()); err != nil {
+			t.Error(err)
+		}
 		if err := <-ended; err != nil {
 			t.Error(err)
 		}
 	}
+}
+
+// lock holds a log's row, which nobody else may hold.
+func (w *world) lock(log int64) pgx.Tx {
+	w.t.Helper()
+	tx, err := w.Owner.Begin(w.t.Context())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if _, err := tx.Exec(w.t.Context(), "SELECT FROM "+w.Relation("logs")+" WHERE id = $1 FOR NO KEY UPDATE NOWAIT", log); err != nil {
+		w.t.Errorf("log %d: %v", log, err)
+	}
+	return tx
 }
 
 // TestCreateOnce: a second member, or a second attempt, makes no second log.

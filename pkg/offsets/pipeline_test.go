@@ -88,11 +88,24 @@ func TestRegisterShared(t *testing.T) {
 	}
 }
 
-// TestFirstStart: four members start a new pipeline at once. There is one row with
-// one salt, one topic, one position a partition, whoever came first.
+// TestFirstStart: four members start a new pipeline at once, or one that is known
+// and has a new topic. There is one row with one salt, one topic, one position a
+// partition, whoever came first.
 func TestFirstStart(t *testing.T) {
 	t.Parallel()
-	w := bare(t)
+	for _, known := range []bool{false, true} {
+		w := bare(t)
+		if known {
+			if _, err := w.register(w.conn, pipeline("p"), false); err != nil {
+				t.Fatal(err)
+			}
+		}
+		w.firstStarts()
+	}
+}
+
+func (w *world) firstStarts() {
+	t := w.t
 	const members = 4
 	type start struct {
 		pipeline offsets.Pipeline

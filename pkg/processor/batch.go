@@ -3,6 +3,7 @@ package processor
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
@@ -12,12 +13,17 @@ import (
 	"effectonce/pkg/stream"
 )
 
+// ahead is how far a record time may lie before this clock and still count: a
+// producer can stamp what it likes, beyond what a timestamptz holds.
+const ahead = 5 * time.Minute
+
 // prepare does everything that needs no transaction: decode, fingerprint, drop
 // offsets below the position, fold repeats, check against the views, encode.
 func (c *committer) prepare(w *work) {
 	c.batch.Reset(c.p.width)
 	c.decoder.Reset()
 	c.faults = c.faults[:0]
+	c.horizon = time.Now().Add(ahead)
 	for _, p := range w.parts {
 		p.lo, p.to, p.leaderEpoch = len(c.batch.Records), p.q.claim.Next, p.q.claim.LeaderEpoch
 		p.stop = nil
@@ -42,7 +48,7 @@ func (c *committer) prepare(w *work) {
 // that stops the partition; what came before is committed.
 func (c *committer) add(p *part, recs []*kgo.Record) bool {
 	for _, r := range recs {
-		if r.Offset < p.q.claim.Next { // covered by the position
+		if r.Offset < p.to { // covered by the position, or by the slice before
 			continue
 		}
 		if !r.Attrs.IsControl() {
@@ -52,7 +58,7 @@ func (c *committer) add(p *part, recs []*kgo.Record) bool {
 			c.append(p, r)
 		}
 		p.to, p.leaderEpoch = r.Offset+1, r.LeaderEpoch
-		if r.Timestamp.After(p.newest) {
+		if r.Timestamp.After(p.newest) && r.Timestamp.Before(c.horizon) {
 			p.newest = r.Timestamp
 		}
 	}
@@ -133,7 +139,7 @@ func (p *Processor) fits(c rebalance.Cause, part *part) rebalance.Cause {
 	var keys [][]byte
 	for _, recs := range part.recs {
 		for _, r := range recs {
-			if r.Key != nil {
+			if r.Key != nil && !r.Attrs.IsControl() {
 				keys = append(keys, r.Key)
 			}
 		}

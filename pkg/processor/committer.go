@@ -33,6 +33,7 @@ type committer struct {
 	dead    []bool         // record → has a fault
 	applied []bool         // record → applied in this transaction
 	picks   []int          // records the effect applies, ascending
+	horizon time.Time      // record times beyond it do not count
 }
 
 func (p *Processor) newCommitter() *committer {
@@ -45,11 +46,12 @@ func (p *Processor) newCommitter() *committer {
 // batchTime bounds one transaction from BEGIN to the answer of COMMIT.
 const batchTime = 2 * time.Minute
 
-// run commits until the list is closed. What is in flight then is finished.
+// run commits until the list is closed. What is in flight then is finished, as long
+// as ctx lives.
 func (c *committer) run(ctx context.Context) error {
 	for w := c.p.list.take(); w != nil; w = c.p.list.take() {
-		detached, cancel := context.WithTimeout(context.WithoutCancel(ctx), batchTime)
-		c.do(detached, w)
+		limited, cancel := context.WithTimeout(ctx, batchTime)
+		c.do(limited, w)
 		cancel()
 	}
 	return nil
@@ -66,11 +68,16 @@ func (c *committer) do(ctx context.Context, w *work) {
 	}
 	start := time.Now()
 	err := c.commit(ctx, w)
-	if err == nil {
-		c.committed(w, time.Since(start))
+	if err != nil {
+		c.failed(ctx, w, err)
 		return
 	}
-	c.failed(ctx, w, err)
+	for _, p := range w.parts {
+		if p.run.Ranges[0].Applied > 0 { // isolation counts by itself: what failed last was behind what applied
+			p.q.blame.poison = 0
+		}
+	}
+	c.committed(w, time.Since(start))
 }
 
 // current catches up the views that the watch or an unknown COMMIT left in doubt.
@@ -107,12 +114,11 @@ func (c *committer) moving(w *work) *work {
 // finish returns a part to the list after its position moved, or when it had
 // nothing to move, and stops the partition if a record said so.
 func (c *committer) finish(p *part) {
-	owner := p.q.claim.Owner
 	if c.p.list.committed(p) {
 		c.p.resume(p.q.name)
 	}
 	if p.stop != nil {
-		c.p.group.Stop(owner, c.p.fits(*p.stop, p))
+		c.p.group.Stop(p.q.claim, c.p.fits(*p.stop, p))
 	}
 }
 
@@ -187,11 +193,7 @@ func (c *committer) fence(w *work, xact *string) pgtx.Statement {
 // committed tells everyone about a transaction that COMMIT was answered for.
 func (c *committer) committed(w *work, took time.Duration) {
 	for _, p := range w.parts {
-		r := p.run.Ranges[0]
-		if r.Applied > 0 {
-			p.q.blame.poison = 0
-		}
-		c.p.metrics.committed(r)
+		c.p.metrics.committed(p.run.Ranges[0])
 		c.p.mark(p)
 		c.finish(p)
 	}
@@ -268,7 +270,7 @@ func (c *committer) stop(p *part, step pgtx.Step, err error) {
 
 // halt stops a partition whose part is in flight and lets go of the part.
 func (c *committer) halt(p *part, cause rebalance.Cause) {
-	c.p.group.Stop(p.q.claim.Owner, cause)
+	c.p.group.Stop(p.q.claim, cause)
 	c.p.list.release(p)
 }
 

@@ -85,7 +85,7 @@ func (p *Processor) ready(now time.Time) (faults []string) {
 		}
 	}
 	for _, h := range p.group.Held() {
-		if h.State == rebalance.Stopped || h.State == rebalance.Waiting && now.Sub(h.Since) > patience {
+		if h.State == rebalance.Stopped || h.State != rebalance.Running && now.Sub(h.Since) > patience {
 			faults = append(faults, fmt.Sprintf("%s %s at offset %d: %s", h.Name, h.State, h.Claim.Next, h.Cause))
 		}
 	}

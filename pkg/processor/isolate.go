@@ -20,8 +20,8 @@ type isolation struct {
 	p     *part
 	tx    *pgtx.Tx
 	xact  string
-	done  []int // records applied so far, to apply again on another connection
-	limit int   // most records in one attempt once a session was lost; 0 is no limit
+	done  [][]int // what was applied so far, to apply again on another connection
+	limit int     // most records in one attempt once a session was lost; 0 is no limit
 }
 
 // poisoned says that too many effects in a row failed alone: the set-up's fault.
@@ -96,12 +96,15 @@ func (c *committer) tryIsolate(ctx context.Context, p *part) error {
 
 var errSessionLost = errors.New("the session was lost during isolation")
 
-// replay applies again what was applied before the session was lost.
+// replay applies again what was applied before the session was lost, in the same
+// pieces: each kept within the time limit, all together may not.
 func (s *isolation) replay(ctx context.Context) error {
-	if len(s.done) == 0 {
-		return nil
+	for _, picks := range s.done {
+		if err := s.apply(ctx, picks); err != nil {
+			return err
+		}
 	}
-	return s.apply(ctx, s.done)
+	return nil
 }
 
 // search applies the records of [lo, hi) that are alive and not applied yet.
@@ -121,7 +124,7 @@ func (s *isolation) search(ctx context.Context, lo, hi int) error {
 		for _, i := range picks {
 			c.applied[i] = true
 		}
-		s.done = append(s.done, picks...)
+		s.done = append(s.done, picks)
 		s.p.q.blame.poison = 0
 		return nil
 	}

@@ -207,7 +207,9 @@ func (l *list) settle(q *queue) {
 }
 
 // committed moves the claim's position and frees what was in flight. It reports
-// whether the partition's fetching should be resumed.
+// whether the partition's fetching should be resumed. A part that a record stopped
+// ends its queue here: ready again, it would be taken and committed past the records
+// that the part did not come to.
 func (l *list) committed(p *part) (resume bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -219,6 +221,9 @@ func (l *list) committed(p *part) (resume bool) {
 	}
 	q.alone = false
 	q.blame = blame{poison: q.blame.poison}
+	if p.stop != nil {
+		l.discard(q)
+	}
 	return l.back(q)
 }
 
@@ -271,13 +276,13 @@ func (l *list) restore(p *part) {
 	}
 }
 
-// release ends a part whose claim was dropped or stopped while it was in flight.
+// release ends a part whose claim is over, and its queue with it: the group may have
+// to drop the claim yet, in a revoke under way.
 func (l *list) release(p *part) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if p.q.gone {
-		l.free(p.q, p.q.bytes)
-	}
+	l.discard(p.q)
+	l.free(p.q, p.q.bytes)
 }
 
 // close lets committers and loaders end once what they have is done.
@@ -319,7 +324,9 @@ func (l *list) unchanged(h held) bool {
 func (l *list) suspectLog(q *queue) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	q.stale = q.phase != inFlight
+	if q.phase != inFlight { // then it is the committer's
+		q.stale = true
+	}
 }
 
 // standing is a queue as status and metrics show it.

@@ -44,7 +44,7 @@ func (l *loop) run(ctx context.Context) error {
 			l.poll(ctx, limited)
 		}
 		wake()
-		l.serve()
+		l.serve(limited)
 		l.p.client.AllowRebalance()
 	}
 	return nil
@@ -85,7 +85,7 @@ func (l *loop) poll(ctx, limited context.Context) {
 			return
 		}
 		n := rebalance.Name{Topic: topic, Number: partition}
-		bad[n] = l.p.group.Failed(ctx, n, err)
+		bad[n] = l.p.group.Failed(n, err)
 	})
 	fetches.EachTopic(func(t kgo.FetchTopic) { l.p.group.TopicID(t.Topic, stream.UUID(t.TopicID)) })
 	fetches.EachPartition(func(f kgo.FetchTopicPartition) {
@@ -96,12 +96,17 @@ func (l *loop) poll(ctx, limited context.Context) {
 	})
 }
 
-// serve runs the requests.
-func (l *loop) serve() {
+// serve runs the requests. A turn may come here with nothing that holds back a
+// rebalance, without room or when what was fetched was given up meanwhile. A poll
+// whose context is over takes no records, and holds it back.
+func (l *loop) serve(over context.Context) {
 	l.mu.Lock()
 	todo := l.todo
 	l.todo = nil
 	l.mu.Unlock()
+	if len(todo) > 0 {
+		l.p.client.PollFetches(over)
+	}
 	for _, f := range todo {
 		f()
 	}
@@ -109,11 +114,7 @@ func (l *loop) serve() {
 
 // resume asks for a partition's fetching to go on, once its queue has room.
 func (p *Processor) resume(n rebalance.Name) {
-	p.loop.ask(func() {
-		if p.group.Running(n) {
-			p.client.ResumeFetchPartitions(map[string][]int32{n.Topic: {n.Number}})
-		}
-	})
+	p.loop.ask(func() { p.group.Resume(n) })
 }
 
 // mark moves the mirror: Kafka's group offset, after the commit and never ahead.

@@ -51,8 +51,8 @@ func openPatiently(ctx context.Context, cfg Config) (*Processor, error) {
 
 // transient reports whether waiting may mend an error of opening.
 func transient(err error) bool {
-	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
-		return slices.Contains([]string{"08", "53", "55", "57"}, pg.Code[:2])
+	if pgtx.Code(err) != "" {
+		return verdict(stepOf(err), err) == Retry
 	}
 	var dial *pgconn.ConnectError
 	var network net.Error
@@ -67,7 +67,7 @@ func open(ctx context.Context, cfg Config) (_ *Processor, err error) {
 		cfg: cfg, settings: pgtx.DefaultSettings, logger: cfg.Logger, health: newHealth(),
 		offsets: offsets.New(cfg.Schema), log: dedup.New(cfg.Schema),
 		list:       newList(cfg.BatchRecords, cfg.BatchBytes, cfg.Inflight),
-		suspicious: make(chan struct{}, 1), stopNow: make(chan struct{}),
+		suspicious: make(chan struct{}, 1),
 	}
 	p.loop = &loop{p: p, wake: func() {}}
 	defer func() {

@@ -3,6 +3,7 @@ package processor_test
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -97,5 +98,29 @@ func TestBadRecordsBecomeDeadLetters(t *testing.T) {
 	}
 	if read != 14 || applied != 4 || duplicate != 1 || dead != 9 {
 		t.Errorf("audit: read %d, applied %d, duplicate %d, dead %d", read, applied, duplicate, dead)
+	}
+}
+
+// A producer stamps what it likes: a time no timestamptz can hold must neither
+// stop the partition nor become its newest record time.
+func TestRecordTimesBeyondReason(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	now := time.Now().Truncate(time.Millisecond)
+	for i, at := range []time.Time{now, time.UnixMilli(1 << 61), now.Add(24 * time.Hour), time.UnixMilli(-(1 << 61)), time.UnixMilli(-1)} {
+		kafkatest.ProduceTo(t, w.broker, &kgo.Record{
+			Topic: w.topic, Key: []byte{byte(i)}, Timestamp: at, Value: fmt.Appendf(nil, `{"order_id":"%d","amount":1}`, i),
+		})
+	}
+	w.run(t, w.at(t, 5))
+	if n := w.count(t, "SELECT count(*) FROM "+w.orders()); n != 5 {
+		t.Errorf("%d rows, want 5", n)
+	}
+	var newest time.Time
+	if err := w.db.Owner.QueryRow(t.Context(), "SELECT last_record_time FROM "+w.db.Relation("positions")).Scan(&newest); err != nil {
+		t.Fatal(err)
+	}
+	if !newest.Equal(now) {
+		t.Errorf("newest record time %s, want %s", newest, now)
 	}
 }

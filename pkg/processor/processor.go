@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -44,8 +43,6 @@ type Processor struct {
 
 	server     atomic.Pointer[offsets.Server]
 	suspicious chan struct{} // a connection showed another server
-	stopNow    chan struct{} // the grace of a shutdown is over
-	stopOnce   sync.Once
 
 	logger  zerolog.Logger
 	metrics *metrics
@@ -77,10 +74,12 @@ func Run(ctx context.Context, cfg Config) error {
 
 // run holds two lifetimes: fetching ends with ctx, work in flight is finished.
 func (p *Processor) run(ctx context.Context) error {
+	inflight, end := context.WithCancel(context.WithoutCancel(ctx))
+	defer end()
 	var work errgroup.Group
 	for range p.cfg.Committers {
 		c := p.newCommitter()
-		work.Go(func() error { return c.run(ctx) })
+		work.Go(func() error { return c.run(inflight) })
 	}
 	for range loaders {
 		work.Go(func() error { return p.loadViews(ctx) })
@@ -98,13 +97,13 @@ func (p *Processor) run(ctx context.Context) error {
 
 	p.logger.Info().Msg("draining: finishing what is in flight")
 	p.list.close()
-	grace := time.AfterFunc(drain, func() { p.stopOnce.Do(func() { close(p.stopNow) }) })
+	grace := time.AfterFunc(drain, end)
 	defer grace.Stop()
 	return errors.Join(err, work.Wait())
 }
 
-// drain is how long a shutdown waits for an unknown COMMIT to be settled; the next
-// owner settles it just the same.
+// drain is how long a shutdown waits for what is in flight. What is cut off then is
+// there or it is not: the next owner begins at the position.
 const drain = 20 * time.Second
 
 // close leaves the group and gives the connections back.
@@ -159,7 +158,7 @@ func (p *Processor) loadView(ctx context.Context, q *queue) {
 		p.say(q).Info().Int("keys", v.Keys()).Dur("took", time.Since(start)).Msg("view loaded")
 		p.list.loaded(q, v)
 	case errors.Is(err, dedup.ErrNoLog), errors.Is(err, dedup.ErrDropView):
-		p.group.Stop(q.claim.Owner, rebalance.Cause{
+		p.group.Stop(q.claim, rebalance.Cause{
 			Code: "no_log", Text: err.Error(), Fix: "the database is not the one this pipeline wrote, or its runs were deleted by hand",
 		})
 	case ctx.Err() == nil:

@@ -51,24 +51,32 @@ type blame struct {
 }
 
 func (q *queue) push(recs []*kgo.Record) int64 {
-	n := sizeOf(recs)
+	var n int64
+	for _, r := range recs {
+		n += sizeOf(r)
+	}
 	q.recs = append(q.recs, recs)
 	q.bytes += n
 	return n
 }
 
-// cut takes up to records and bytes from the front; at least one record.
+// cut takes up to records and bytes from the front: at least one record, and no
+// further one once the bytes are reached.
 func (q *queue) cut(records int, bytes int64) (out [][]*kgo.Record, n int, size int64) {
 	for len(q.recs) > 0 && n < records && size < bytes {
 		s := q.recs[0]
-		if room := records - n; len(s) > room {
-			q.recs[0], s = s[room:], s[:room]
+		taken := 0
+		for taken < len(s) && n < records && size < bytes {
+			size += sizeOf(s[taken])
+			taken++
+			n++
+		}
+		out = append(out, s[:taken])
+		if taken < len(s) {
+			q.recs[0] = s[taken:]
 		} else {
 			q.recs = q.recs[1:]
 		}
-		out = append(out, s)
-		n += len(s)
-		size += sizeOf(s)
 	}
 	return out, n, size
 }
@@ -76,13 +84,10 @@ func (q *queue) cut(records int, bytes int64) (out [][]*kgo.Record, n int, size 
 // overhead is what a record costs in memory besides its bytes.
 const overhead = 256
 
-func sizeOf(recs []*kgo.Record) int64 {
-	n := int64(len(recs)) * overhead
-	for _, r := range recs {
-		n += int64(len(r.Key) + len(r.Value))
-		for i := range r.Headers {
-			n += int64(len(r.Headers[i].Key) + len(r.Headers[i].Value))
-		}
+func sizeOf(r *kgo.Record) int64 {
+	n := overhead + len(r.Key) + len(r.Value)
+	for i := range r.Headers {
+		n += len(r.Headers[i].Key) + len(r.Headers[i].Value)
 	}
-	return n
+	return int64(n)
 }

@@ -13,7 +13,9 @@ import (
 )
 
 // resolve settles an unknown COMMIT: it reads the position rows under row locks,
-// which wait for a server still committing. COMMIT is never sent again.
+// which wait for a server still committing. COMMIT is never sent again. When ctx
+// ends first the batch is put back unsettled: had it been committed, the fence
+// refuses it, and the partition is taken over where it stands.
 func (c *committer) resolve(ctx context.Context, w *work, cause error) {
 	rows, err := c.p.settled(ctx, w)
 	for tries := 1; err != nil; tries++ {
@@ -21,14 +23,12 @@ func (c *committer) resolve(ctx context.Context, w *work, cause error) {
 			c.p.say(p.q).Warn().Err(err).Msg("outcome of COMMIT is unknown and the database does not answer")
 		}
 		select {
-		case <-c.p.stopNow:
-			c.again(w, 0)
+		case <-ctx.Done():
+			c.again(w, backoff(tries))
 			return
 		case <-time.After(backoff(tries)):
 		}
-		attempt, cancel := context.WithTimeout(context.WithoutCancel(ctx), batchTime)
-		rows, err = c.p.settled(attempt, w)
-		cancel()
+		rows, err = c.p.settled(ctx, w)
 	}
 	for _, p := range w.parts {
 		c.settle(ctx, p, rows[p.q.claim.Partition], cause)
@@ -74,6 +74,8 @@ func settlement(row offsets.Row, claim stream.Claim, to int64) string {
 // settled reads the rows of w's partitions under row locks. A backend of ours that
 // holds them for long is ended.
 func (p *Processor) settled(ctx context.Context, w *work) (map[stream.Partition]offsets.Row, error) {
+	ctx, cancel := context.WithTimeout(ctx, reach)
+	defer cancel()
 	parts := make([]stream.Partition, len(w.parts))
 	for i, part := range w.parts {
 		parts[i] = part.q.claim.Partition

@@ -56,6 +56,10 @@ func verdict(step pgtx.Step, err error) Verdict {
 		return Stop
 	case "25006": // read-only: a demoted primary
 		return Retry
+	case "0A000": // a standby does not know BEGIN READ WRITE: the same, before its first statement
+		if step == pgtx.StepBegin {
+			return Retry
+		}
 	case "57014": // statement timeout or cancel
 		if step == pgtx.StepEffect {
 			return Suspect

@@ -54,6 +54,8 @@ func TestVerdict(t *testing.T) {
 
 		// The moment.
 		{pgtx.StepBegin, code("08006"), Retry},
+		{pgtx.StepBegin, code("0A000"), Retry}, // what PostgreSQL answers to BEGIN READ WRITE in recovery
+		{pgtx.StepEffect, code("0A000"), Doubt},
 		{pgtx.StepEffect, code("40P01"), Retry},
 		{pgtx.StepCommit, code("40001"), Retry},
 		{pgtx.StepEffect, code("53100"), Retry},

@@ -25,7 +25,7 @@ func truncation(next, end int64) Cause {
 // Failed judges a partition's fetch error. Look at a poll's errors before its
 // records: records behind a truncation come before their error. It reports
 // whether the partition was stopped; an error that Kafka heals is only told.
-func (g *Group) Failed(ctx context.Context, n Name, err error) bool {
+func (g *Group) Failed(n Name, err error) bool {
 	g.mu.Lock()
 	h := g.held[n]
 	var owner stream.UUID
@@ -45,7 +45,7 @@ func (g *Group) Failed(ctx context.Context, n Name, err error) bool {
 	case errors.As(err, &big):
 		cause = Cause{Code: "too_large", Text: err.Error(), Fix: "raise kafka.max_decompressed_batch, if the batch is genuine"}
 	case errors.Is(err, kerr.OffsetOutOfRange):
-		cause = Cause{Code: "out_of_range", Text: "the position lies outside the log" + g.bounds(ctx, h), Fix: "decide where to go on; the records between are gone from Kafka"}
+		cause = Cause{Code: outside, Text: "the position lies outside the log", Fix: "decide where to go on; the records between are gone from Kafka"}
 	case errors.Is(err, kerr.UnknownTopicID), errors.Is(err, kerr.InconsistentTopicID), errors.Is(err, kerr.UnknownTopicOrPartition):
 		cause = recreated(n.Topic)
 	case kerr.IsRetriable(err):
@@ -55,8 +55,17 @@ func (g *Group) Failed(ctx context.Context, n Name, err error) bool {
 		cause = Cause{Code: "fetch", Text: err.Error()}
 	}
 	g.stop(h, owner, cause, nil)
+	if cause.Code == outside {
+		g.mu.Lock()
+		h.vague = true
+		g.mu.Unlock()
+		g.poke()
+	}
 	return true
 }
+
+// outside is the cause of a position that Kafka does not have.
+const outside = "out_of_range"
 
 func recreated(topic string) Cause {
 	return Cause{
@@ -80,7 +89,36 @@ func (g *Group) TopicID(topic string, id stream.UUID) {
 	}
 	g.mu.Unlock()
 	for _, owner := range owners {
-		g.Stop(owner, recreated(topic))
+		if h := g.byOwner(owner); h != nil {
+			g.stop(h, owner, recreated(topic), nil)
+		}
+	}
+}
+
+// explain adds the log's range to the partitions stopped outside it. Kafka is asked
+// in the background: the poll goroutine, which stops them, holds up rebalances.
+func (g *Group) explain(ctx context.Context) {
+	g.mu.Lock()
+	var hs []*Held
+	for _, h := range g.held {
+		if h.vague {
+			hs = append(hs, h)
+		}
+		h.vague = false
+	}
+	g.mu.Unlock()
+	for _, h := range hs {
+		text := g.bounds(ctx, h)
+		g.mu.Lock()
+		told := h.State == Stopped && h.Cause.Code == outside && text != ""
+		if told {
+			h.Cause.Text += text
+		}
+		e := Event{Kind: "stopped", Name: h.Name, Claim: h.Claim, Cause: h.Cause}
+		g.mu.Unlock()
+		if told {
+			g.board.Tell(e)
+		}
 	}
 }
 
@@ -102,20 +140,19 @@ func (g *Group) bounds(ctx context.Context, h *Held) string {
 	return fmt.Sprintf(": the log is [%d, %d)", s.Offset, e.Offset)
 }
 
-// missing decides about a partition without a position row.
-func (g *Group) missing(n Name) (Cause, bool) {
-	g.mu.Lock()
-	t := g.topics[n.Topic]
-	g.mu.Unlock()
+// missing decides about a partition without a position row. known is the partition
+// count that rows were known for when the takeover asked: rows may have been added
+// since, by the growth that another new partition began.
+func (g *Group) missing(n Name, known int32) (Cause, bool) {
 	switch {
-	case n.Number < t.Partitions:
+	case n.Number < known:
 		return Cause{
 			Code: "missing_position", Text: "it has no position row, though the pipeline started with it: a wrong or restored database",
 			Fix: "connect the right database",
 		}, true
 	case !g.cfg.Grows:
 		return Cause{
-			Code: "growth", Text: fmt.Sprintf("the topic grew beyond the %d partitions that keys were hashed over: a key may come on two partitions now", t.Partitions),
+			Code: "growth", Text: fmt.Sprintf("the topic grew beyond the %d partitions that keys were hashed over: a key may come on two partitions now", known),
 			Fix: "decide: without a business key, or with partitioner none and scope topic, growth is safe",
 		}, true
 	}
@@ -124,9 +161,9 @@ func (g *Group) missing(n Name) (Cause, bool) {
 
 // grow adds the positions and logs of partition numbers never seen; they begin at
 // their first offset. The takeover follows at the next attempt.
-func (g *Group) grow(ctx context.Context, h *Held, owner stream.UUID) error {
-	if cause, stop := g.missing(h.Name); stop {
-		g.stop(h, owner, cause, nil)
+func (g *Group) grow(ctx context.Context, h *Held, a found) error {
+	if cause, stop := g.missing(h.Name, a.known); stop {
+		g.stop(h, a.Claim.Owner, cause, nil)
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, 2*attempt)
@@ -172,7 +209,7 @@ func (g *Group) firstOffsets(ctx context.Context, t Topic) ([]int64, error) {
 	for n := t.Partitions; ; n++ {
 		o, ok := listed.Lookup(t.Name, n)
 		if !ok || o.Err != nil {
-			return starts, nil
+			return starts, nil //nolint:nilerr // not there yet: the next attempt adds it
 		}
 		starts = append(starts, o.Offset)
 	}

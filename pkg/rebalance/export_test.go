@@ -2,6 +2,7 @@ package rebalance
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -17,6 +18,12 @@ func (g *Group) Hurry() {
 	g.poke()
 }
 
+// Due reports whether the next attempt of a waiting partition is due.
+func (g *Group) Due(n Name) bool {
+	due, _ := g.due(time.Now())
+	return slices.ContainsFunc(due, func(h *Held) bool { return h.Name == n })
+}
+
 // The callbacks, for tests that play the client.
 func (g *Group) Adjust(ctx context.Context, m map[string]map[int32]kgo.Offset) (map[string]map[int32]kgo.Offset, error) {
 	return g.adjust(ctx, m)
@@ -26,3 +33,6 @@ func (g *Group) Dropped(m map[string][]int32) { g.dropped(context.Background(), 
 
 // Retakes allows this many takeovers of a fenced member.
 const Retakes = maxRetakes
+
+// MayStart judges a group's offsets.
+var MayStart = mayStart

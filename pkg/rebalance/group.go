@@ -10,7 +10,6 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
-	"effectonce/internal/pgtx"
 	"effectonce/pkg/dedup"
 	"effectonce/pkg/offsets"
 	"effectonce/pkg/stream"
@@ -83,10 +82,16 @@ func (g *Group) Options(ctx context.Context) []kgo.Opt {
 	}
 }
 
-// assigned clears pauses: they outlive assignments.
+// assigned clears pauses, which outlive assignments, and registers: an assigned
+// partition whose offset Kafka does not tell is never asked for in adjust.
 func (g *Group) assigned(_ context.Context, cl *kgo.Client, m map[string][]int32) {
 	g.mu.Lock()
 	g.client = cl
+	for topic, parts := range m {
+		for _, n := range parts {
+			g.register(Name{topic, n})
+		}
+	}
 	g.mu.Unlock()
 	cl.ResumeFetchPartitions(m)
 }
@@ -111,7 +116,7 @@ func (g *Group) fetched(_ context.Context, cl *kgo.Client, resp *kmsg.OffsetFetc
 // Every partition asked for is in the answer; one left out would never be fetched.
 func (g *Group) adjust(ctx context.Context, m map[string]map[int32]kgo.Offset) (map[string]map[int32]kgo.Offset, error) {
 	taking := g.begin(m)
-	answers, err := g.take(ctx, taking, false)
+	answers, err := g.take(ctx, taking)
 	for i, h := range taking {
 		if err != nil {
 			g.wait(h, Cause{Code: "takeover", Text: err.Error()}, 0)
@@ -132,17 +137,7 @@ func (g *Group) begin(m map[string]map[int32]kgo.Offset) []*Held {
 	var taking []*Held
 	for topic, parts := range m {
 		for n := range parts {
-			name := Name{topic, n}
-			h := g.held[name]
-			if h == nil {
-				h = &Held{Name: name, Since: time.Now()}
-				h.State = Taking
-				h.Claim = stream.Claim{
-					Partition: stream.Partition{Topic: g.topics[topic].ID, Number: n}, TopicName: topic,
-					Owner: newOwner(), LeaderEpoch: -1,
-				}
-				g.held[name] = h
-			}
+			h := g.register(Name{topic, n})
 			if h.State == Taking {
 				taking = append(taking, h)
 			}
@@ -152,8 +147,21 @@ func (g *Group) begin(m map[string]map[int32]kgo.Offset) []*Held {
 	return taking
 }
 
+// register returns what is held under this name, after adding it if it is new.
+func (g *Group) register(n Name) *Held {
+	if h := g.held[n]; h != nil {
+		return h
+	}
+	h := &Held{Name: n, State: Taking, Since: time.Now(), Claim: stream.Claim{
+		Partition: stream.Partition{Topic: g.topics[n.Topic].ID, Number: n.Number}, TopicName: n.Topic,
+		Owner: newOwner(), LeaderEpoch: -1,
+	}}
+	g.held[n] = h
+	return h
+}
+
 // settle acts on a takeover's first answer.
-func (g *Group) settle(h *Held, a offsets.Answer) {
+func (g *Group) settle(h *Held, a found) {
 	switch a.Outcome {
 	case offsets.Taken:
 		if cause, stop := g.mirrorSays(h.Name, a.Claim.Next); stop {
@@ -170,7 +178,7 @@ func (g *Group) settle(h *Held, a offsets.Answer) {
 		g.mu.Unlock()
 		g.wait(h, Cause{Code: "locked", Text: "a transaction holds its position; last held by " + a.Holder}, 0)
 	case offsets.Missing:
-		if cause, stop := g.missing(h.Name); stop {
+		if cause, stop := g.missing(h.Name, a.known); stop {
 			g.stop(h, a.Claim.Owner, cause, nil)
 			return
 		}
@@ -225,187 +233,4 @@ func (g *Group) dropped(_ context.Context, _ *kgo.Client, m map[string][]int32) 
 	for _, o := range owners {
 		g.board.Drop(o)
 	}
-}
-
-// move changes a held partition's state if it is still the one this caller saw.
-func (g *Group) move(h *Held, from, to State, claim stream.Claim) bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.held[h.Name] != h || h.State != from || h.Claim.Owner != claim.Owner {
-		return false
-	}
-	h.Claim = claim
-	h.set(to, Cause{}, time.Now())
-	return true
-}
-
-// wait puts a partition into the background. One that was stopped or dropped
-// meanwhile stays so.
-func (g *Group) wait(h *Held, c Cause, in time.Duration) {
-	g.mu.Lock()
-	ok := g.held[h.Name] == h && h.State != Stopped
-	if ok {
-		now := time.Now()
-		h.set(Waiting, c, now)
-		h.due = now.Add(in)
-	}
-	claim := h.Claim
-	g.mu.Unlock()
-	if ok {
-		g.board.Tell(Event{Kind: "waiting", Name: h.Name, Claim: claim, Cause: c})
-		g.poke()
-	}
-}
-
-// stop stops a partition visibly: paused, without a queue. It acts only while the
-// claim of this owner is the one held: what is known of an older claim says nothing
-// about the next. found, if any, is what the claim is now known to be.
-func (g *Group) stop(h *Held, owner stream.UUID, c Cause, found *stream.Claim) {
-	g.mu.Lock()
-	if g.held[h.Name] != h || h.Claim.Owner != owner {
-		g.mu.Unlock()
-		return
-	}
-	again := h.State == Stopped
-	if found != nil {
-		h.Claim = *found
-	}
-	claim := h.Claim
-	if !again {
-		h.set(Stopped, c, time.Now())
-	}
-	g.mu.Unlock()
-	g.pause(h.Name) // also again: a resume may have been under way
-	if !again {
-		g.board.Drop(owner)
-		g.board.Tell(Event{Kind: "stopped", Name: h.Name, Claim: claim, Cause: c})
-	}
-}
-
-func (g *Group) pause(n Name) {
-	if cl := g.kafka(); cl != nil {
-		cl.PauseFetchPartitions(map[string][]int32{n.Topic: {n.Number}})
-	}
-}
-
-func (g *Group) kafka() *kgo.Client {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.client
-}
-
-func (g *Group) poke() {
-	select {
-	case g.wake <- struct{}{}:
-	default:
-	}
-}
-
-// byOwner finds a claim that is still held; nil when it was dropped or replaced.
-func (g *Group) byOwner(owner stream.UUID) *Held {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	for _, h := range g.held {
-		if h.Claim.Owner == owner {
-			return h
-		}
-	}
-	return nil
-}
-
-// Stop stops the partition of this claim visibly. A claim that is not held any
-// more is left alone.
-func (g *Group) Stop(owner stream.UUID, c Cause) {
-	if h := g.byOwner(owner); h != nil {
-		g.stop(h, owner, c, nil)
-	}
-}
-
-// Fenced gives up a claim that Postgres refused. If the assignment still stands
-// the partition is taken over again under a new owner, after exponential waits;
-// a member that is a zombie will hear from Kafka before. at once skips the first
-// wait: the database went back and nobody else is known to hold the row.
-func (g *Group) Fenced(ctx context.Context, owner stream.UUID, atOnce bool) {
-	h, claim, n := g.giveUp(owner)
-	if h == nil {
-		return
-	}
-	g.pause(h.Name)
-	g.board.Drop(owner)
-	g.board.Tell(Event{Kind: "fenced", Name: h.Name, Claim: claim})
-	if n > maxRetakes {
-		g.stop(h, claim.Owner, Cause{
-			Code: "held_elsewhere", Text: "fenced again and again though the assignment stands; held by " + g.holderOf(ctx, claim.Partition),
-			Fix: "end the other process, then restart this member",
-		}, nil)
-		return
-	}
-	backoff := retakeWait << (n - 1)
-	if atOnce && n == 1 {
-		backoff = 0
-	}
-	g.wait(h, Cause{Code: "fenced", Text: "another claim was made; taking over again"}, backoff)
-}
-
-// giveUp replaces the owner of a running claim and counts how often that happened.
-// The committer and the watch may both find a claim stale: only the first gives it
-// up. A partition that was stopped stays so. Nothing is due until the caller has
-// paused it: taken over before, it would be resumed first and paused for ever then.
-func (g *Group) giveUp(owner stream.UUID) (*Held, stream.Claim, int) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	for _, h := range g.held {
-		if h.Claim.Owner != owner || h.State != Running {
-			continue
-		}
-		now := time.Now()
-		if now.Sub(h.Since) > calm {
-			h.retakes = 0
-		}
-		h.retakes++
-		h.Claim.Owner = newOwner()
-		h.set(Waiting, Cause{Code: "fenced"}, now)
-		h.due = now.Add(time.Hour)
-		return h, h.Claim, h.retakes
-	}
-	return nil, stream.Claim{}, 0
-}
-
-// holderOf asks who wrote the row last; an answer that does not come is said so.
-func (g *Group) holderOf(ctx context.Context, p stream.Partition) string {
-	ctx, cancel := context.WithTimeout(ctx, attempt)
-	defer cancel()
-	holder := "an unknown process"
-	conn, err := g.cfg.Control.Acquire(ctx)
-	if err != nil {
-		return holder
-	}
-	defer conn.Release()
-	_ = pgtx.Once(ctx, conn.Conn(), pgtx.DefaultSettings, // without an answer the holder stays unknown
-		g.cfg.Offsets.Read(g.cfg.ID, []stream.Partition{p}, false, func(r offsets.Row) { holder = r.Holder }))
-	return holder
-}
-
-// retakeWait is the first wait of a fenced member: about one heartbeat, so that a
-// zombie learns from Kafka first.
-const retakeWait = 3 * time.Second
-
-// Held returns a copy of what is held, ordered by topic and number.
-func (g *Group) Held() []Held {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	out := make([]Held, 0, len(g.held))
-	for _, h := range g.held {
-		out = append(out, *h)
-	}
-	slices.SortFunc(out, func(a, b Held) int { return a.Claim.Partition.Compare(b.Claim.Partition) })
-	return out
-}
-
-// Running reports whether a partition is held and running.
-func (g *Group) Running(n Name) bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	h := g.held[n]
-	return h != nil && h.State == Running
 }

@@ -51,6 +51,7 @@ type Held struct {
 	Since   time.Time // when it came into this state
 	retakes int       // takeovers after being fenced, without a calm minute between
 	due     time.Time // of the next attempt while waiting
+	vague   bool      // stopped outside the log, and its range is yet to be asked for
 }
 
 // maxRetakes is how often a member that was fenced takes over again before it

@@ -65,3 +65,17 @@ func (g *Group) mirrorSays(n Name, next int64) (Cause, bool) {
 	}
 	return Cause{}, false
 }
+
+// Leave brings the mirror up to what is marked, once nothing is in flight any more
+// and before the client is closed: the client leaves it to whoever sets a callback
+// for revoked partitions. Its error costs a lag tool a few seconds of truth.
+func (g *Group) Leave(ctx context.Context) error {
+	cl := g.kafka()
+	if cl == nil {
+		return nil
+	}
+	if err := cl.CommitMarkedOffsets(stamped(ctx, g.cfg.Pipeline)); err != nil {
+		return fmt.Errorf("mirror: %w", err)
+	}
+	return nil
+}

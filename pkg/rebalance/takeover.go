@@ -2,7 +2,6 @@ package rebalance
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -24,8 +23,14 @@ const (
 	slowPace = 500 * time.Millisecond // once the grace is over, and when the database does not answer
 )
 
+// found is a takeover's answer, with the topic's partition count when it was asked.
+type found struct {
+	offsets.Answer
+	known int32
+}
+
 // take asks Postgres for the claims of these partitions.
-func (g *Group) take(ctx context.Context, hs []*Held, wait bool) ([]offsets.Answer, error) {
+func (g *Group) take(ctx context.Context, hs []*Held) ([]found, error) {
 	if len(hs) == 0 {
 		return nil, nil
 	}
@@ -37,17 +42,27 @@ func (g *Group) take(ctx context.Context, hs []*Held, wait bool) ([]offsets.Answ
 	}
 	defer conn.Release()
 	set := pgtx.Settings{Lock: attempt, Statement: attempt, Idle: attempt}
-	return g.cfg.Offsets.Takeover(ctx, conn.Conn(), set, g.cfg.ID, g.cfg.Holder, g.takings(hs), wait)
+	takings, known := g.takings(hs)
+	answers, err := g.cfg.Offsets.Takeover(ctx, conn.Conn(), set, g.cfg.ID, g.cfg.Holder, takings, false)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]found, len(answers))
+	for i, a := range answers {
+		out[i] = found{a, known[i]}
+	}
+	return out, nil
 }
 
-func (g *Group) takings(hs []*Held) []offsets.Taking {
+func (g *Group) takings(hs []*Held) (takings []offsets.Taking, known []int32) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	takings := make([]offsets.Taking, len(hs))
-	for i, h := range hs {
-		takings[i] = offsets.Taking{Claim: h.Claim, Generation: g.topics[h.Name.Topic].Generation}
+	for _, h := range hs {
+		t := g.topics[h.Name.Topic]
+		takings = append(takings, offsets.Taking{Claim: h.Claim, Generation: t.Generation})
+		known = append(known, t.Partitions)
 	}
-	return takings
+	return takings, known
 }
 
 // Run takes over in the background what could not be taken in the callback, until
@@ -62,6 +77,7 @@ func (g *Group) Run(ctx context.Context) error {
 		case <-g.wake:
 		case <-timer.C:
 		}
+		g.explain(ctx)
 		due, next := g.due(time.Now())
 		if len(due) > 0 {
 			g.retake(ctx, due)
@@ -92,7 +108,7 @@ func (g *Group) due(now time.Time) (due []*Held, next time.Duration) {
 }
 
 func (g *Group) retake(ctx context.Context, hs []*Held) {
-	answers, err := g.take(ctx, hs, false)
+	answers, err := g.take(ctx, hs)
 	for i, h := range hs {
 		switch {
 		case err != nil:
@@ -104,7 +120,7 @@ func (g *Group) retake(ctx context.Context, hs []*Held) {
 			g.locked(ctx, h)
 		case answers[i].Outcome == offsets.Missing:
 			g.postpone(h, pace)
-			if err := g.grow(ctx, h, answers[i].Claim.Owner); err != nil {
+			if err := g.grow(ctx, h, answers[i]); err != nil {
 				g.board.Tell(Event{Kind: "retry", Name: h.Name, Err: err})
 				g.postpone(h, slowPace)
 			}
@@ -142,10 +158,10 @@ func (g *Group) arm(ctx context.Context, h *Held, claim stream.Claim) {
 			return
 		}
 		cl := g.kafka()
-		g.board.Open(claim)
 		at := kgo.EpochOffset{Epoch: claim.LeaderEpoch, Offset: claim.Next}
 		cl.SetOffsets(map[string]map[int32]kgo.EpochOffset{h.Name.Topic: {h.Name.Number: at}})
 		cl.ResumeFetchPartitions(map[string][]int32{h.Name.Topic: {h.Name.Number}})
+		g.board.Open(claim) // behind the resume: who has the queue may stop the partition
 		g.board.Tell(Event{Kind: "takeover", Name: h.Name, Claim: claim})
 	})
 }
@@ -225,7 +241,8 @@ func (g *Group) locked(ctx context.Context, h *Held) {
 func (g *Group) endBlockers(ctx context.Context, h *Held) (ended, others []string, err error) {
 	return EndBlockers(ctx, g.cfg.Control, g.cfg.Sessions, func(ctx context.Context, conn *pgxpool.Conn) error {
 		set := pgtx.Settings{Lock: attempt, Statement: attempt, Idle: attempt}
-		_, err := g.cfg.Offsets.Takeover(ctx, conn.Conn(), set, g.cfg.ID, g.cfg.Holder, g.takings([]*Held{h}), true)
+		takings, _ := g.takings([]*Held{h})
+		_, err := g.cfg.Offsets.Takeover(ctx, conn.Conn(), set, g.cfg.ID, g.cfg.Holder, takings, true)
 		return err
 	})
 }
@@ -253,11 +270,9 @@ func EndBlockers(ctx context.Context, pool *pgxpool.Pool, sessions string,
 	b := blockers{pool: pool, waiter: pid, sessions: sessions}
 	eg.Go(func() error {
 		defer cancel()
-		return b.end(watched)
+		return b.end(ctx, watched.Done())
 	})
-	if err = eg.Wait(); ctx.Err() == nil && errors.Is(err, context.Canceled) {
-		err = nil // the wait was over first
-	}
+	err = eg.Wait()
 	return b.ended, b.others, err
 }
 
@@ -270,20 +285,26 @@ type blockers struct {
 	others   []string
 }
 
-// end ends blockers of ours until ctx ends, which the end of the wait brings about,
-// or until one shows that is not ours.
-func (b *blockers) end(ctx context.Context) error {
+// end ends blockers of ours until the wait is over, or until one shows that is not
+// ours. A question that was asked is read to its end: the wait is over as soon as a
+// backend has ended, and that we ended it must be told all the same.
+func (b *blockers) end(ctx context.Context, over <-chan struct{}) error {
 	told := map[int32]bool{} // a backend needs a moment to end
-	for ctx.Err() == nil {
-		if err := b.endOnce(ctx, told); err != nil || len(b.others) > 0 {
+	again := time.NewTicker(pace)
+	defer again.Stop()
+	for {
+		limited, cancel := context.WithTimeout(ctx, attempt)
+		err := b.endOnce(limited, told)
+		cancel()
+		if err != nil || len(b.others) > 0 {
 			return err
 		}
 		select {
-		case <-ctx.Done():
-		case <-time.After(pace):
+		case <-over:
+			return nil
+		case <-again.C:
 		}
 	}
-	return nil
 }
 
 func (b *blockers) endOnce(ctx context.Context, told map[int32]bool) error {

@@ -212,11 +212,27 @@ func TestFencedWaits(t *testing.T) {
 	claim = m.await("takeover", 0).Claim
 	m.reads(0, 2, 10)
 	w.set(0, "next_offset = 1") // and the owner is still ours
-	m.group.Stop(stream.UUID{1}, rebalance.Cause{Code: "other"})
+	m.group.Stop(stream.Claim{Owner: stream.UUID{1}}, rebalance.Cause{Code: "other"})
 	m2 := w.member(w.config())
 	m2.group.Fenced(t.Context(), claim.Owner, true) // not held there
 	if h := m.held(0); h.State != rebalance.Running {
 		t.Errorf("%+v", h)
+	}
+}
+
+// TestFencedAtOnce: whether the first wait is skipped.
+func TestFencedAtOnce(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 2, 0, 0)
+	m := w.member(w.config())
+	if _, err := m.group.Adjust(t.Context(), map[string]map[int32]kgo.Offset{topic: {0: {}, 1: {}}}); err != nil {
+		t.Fatal(err)
+	}
+	for n := range int32(2) {
+		m.group.Fenced(t.Context(), m.held(n).Claim.Owner, n == 0)
+		if due := m.group.Due(name(n)); due != (n == 0) {
+			t.Errorf("partition %d: due at once %v", n, due)
+		}
 	}
 }
 
@@ -245,11 +261,11 @@ func TestStoppedStays(t *testing.T) {
 	m := w.join(w.config())
 	claim := m.await("takeover", 0).Claim
 	m.reads(0, 0, 10)
-	m.group.Stop(claim.Owner, rebalance.Cause{Code: "partitioner"})
+	m.group.Stop(claim, rebalance.Cause{Code: "partitioner"})
 	m.stopped(0, "partitioner")
 	m.client.ResumeFetchPartitions(map[string][]int32{topic: {0}}) // a resume that was under way
 	m.group.Fenced(t.Context(), claim.Owner, true)
-	m.group.Stop(claim.Owner, rebalance.Cause{Code: "second"})
+	m.group.Stop(claim, rebalance.Cause{Code: "second"})
 	m.group.Hurry()
 	m.reads(1, 0, 10)
 	if h := m.held(0); h.State != rebalance.Stopped || h.Cause.Code != "partitioner" {
@@ -261,7 +277,7 @@ func TestStoppedStays(t *testing.T) {
 
 	old := m.held(1).Claim.Owner
 	m.group.Fenced(t.Context(), old, true)
-	m.group.Stop(old, rebalance.Cause{Code: "late"}) // of the claim before
+	m.group.Stop(stream.Claim{Owner: old}, rebalance.Cause{Code: "late"}) // of the claim before
 	m.await("takeover", 1)
 	if h := m.held(1); h.State != rebalance.Running {
 		t.Errorf("%+v", h)

@@ -13,7 +13,7 @@ import (
 // appendRow appends one row of the binary COPY format: the count of columns, and
 // each as its length and bytes. On a fault it returns the column and the reason.
 func (s *shape) appendRow(dst []byte, row []stream.Value) ([]byte, *column, string) {
-	dst = binary.BigEndian.AppendUint16(dst, uint16(len(s.columns))) //nolint:gosec // at most 1600
+	dst = binary.BigEndian.AppendUint16(dst, uint16(len(s.columns)))
 	for i := range s.columns {
 		c := &s.columns[i]
 		var reason string
@@ -44,7 +44,7 @@ func (c *column) append(dst []byte, v stream.Value) ([]byte, string) {
 	start := len(dst)
 	dst = append(dst, 0, 0, 0, 0)
 	dst, reason := c.appendValue(dst, v)
-	binary.BigEndian.PutUint32(dst[start:], uint32(len(dst)-start-4)) //nolint:gosec // a record is far below 4 GiB
+	binary.BigEndian.PutUint32(dst[start:], uint32(len(dst)-start-4))
 	return dst, reason
 }
 
@@ -120,19 +120,19 @@ func (c *column) appendInt(dst []byte, v stream.Value) ([]byte, string) {
 	if reason != "" {
 		return dst, reason
 	}
-	switch c.kind { //nolint:exhaustive // the caller sends integers only
+	switch c.kind {
 	case kindInt2:
-		if n != int64(int16(n)) { //nolint:gosec // the comparison is the check
+		if n != int64(int16(n)) {
 			return dst, reasonRange
 		}
-		return binary.BigEndian.AppendUint16(dst, uint16(n)), "" //nolint:gosec // checked above
+		return binary.BigEndian.AppendUint16(dst, uint16(n)), ""
 	case kindInt4:
-		if n != int64(int32(n)) { //nolint:gosec // the comparison is the check
+		if n != int64(int32(n)) {
 			return dst, reasonRange
 		}
-		return binary.BigEndian.AppendUint32(dst, uint32(n)), "" //nolint:gosec // checked above
+		return binary.BigEndian.AppendUint32(dst, uint32(n)), ""
 	default:
-		return binary.BigEndian.AppendUint64(dst, uint64(n)), "" //nolint:gosec // two's complement is the format
+		return binary.BigEndian.AppendUint64(dst, uint64(n)), ""
 	}
 }
 
@@ -162,7 +162,7 @@ func appendUUID(dst []byte, v stream.Value) ([]byte, string) {
 }
 
 func appendBytea(dst []byte, v stream.Value) ([]byte, string) {
-	switch v.Kind { //nolint:exhaustive // the others have no bytes of their own
+	switch v.Kind {
 	case stream.Bytes, stream.JSON:
 		return append(dst, v.Data...), ""
 	case stream.Text:

@@ -171,7 +171,7 @@ func TestHandlersErrors(t *testing.T) {
 			return nil, nil
 		}, is: sink.ErrTransactionControl},
 		"control by rewriting": {f: func(ctx context.Context, tx sink.Tx) ([]sink.Rejection, error) {
-			_, err := tx.Query(ctx, "SELECT 1", rewriter("COMMIT"))
+			_, err := tx.Exec(ctx, "SELECT 1", rewriter("COMMIT"))
 			return nil, err
 		}, is: sink.ErrTransactionControl},
 		"control in a batch": {f: func(ctx context.Context, tx sink.Tx) ([]sink.Rejection, error) {
@@ -228,7 +228,7 @@ func TestHandlersErrors(t *testing.T) {
 			return nil, err
 		}, is: sink.ErrRowsOpen},
 		"rows left open behind an error": {f: func(ctx context.Context, tx sink.Tx) ([]sink.Rejection, error) {
-			_, _ = tx.Query(ctx, "SELECT generate_series(1, 100000)")
+			_, _ = tx.Query(ctx, "SELECT generate_series(1, 100000)") //nolint:sqlclosecheck // on purpose
 			return nil, own
 		}, is: own, own: true},
 		"rejects a stranger": {f: func(context.Context, sink.Tx) ([]sink.Rejection, error) {
@@ -364,7 +364,8 @@ func TestTxOutlived(t *testing.T) {
 	_, copyErr := kept.CopyFrom(ctx, pgx.Identifier{"x"}, nil, pgx.CopyFromRows(nil))
 	br := kept.SendBatch(ctx, &pgx.Batch{})
 	_, batchErr := br.Exec()
-	_, batchQueryErr := br.Query()
+	batchRows, batchQueryErr := br.Query()
+	batchRows.Close()
 	for i, err := range []error{execErr, queryErr, rows.Err(), rows.Scan(), rowErr, copyErr, br.Close(), batchErr, batchQueryErr, br.QueryRow().Scan()} {
 		if !errors.Is(err, pgx.ErrTxClosed) {
 			t.Errorf("%d: %v", i, err)

@@ -22,7 +22,7 @@ func boolean(s string) stream.Value {
 }
 func stamp(s string) stream.Value { return stream.Value{Kind: stream.Time, Data: []byte(s)} }
 
-var missing, null = stream.Value{}, stream.Value{Kind: stream.Null} //nolint:gochecknoglobals // constants
+var missing, null = stream.Value{}, stream.Value{Kind: stream.Null}
 
 // batchOf makes a batch of one partition with a row of values a record.
 func batchOf(rows ...[]stream.Value) *stream.Batch {

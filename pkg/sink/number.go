@@ -140,7 +140,7 @@ func parseIntSlow(p []byte) (int64, string) {
 	}
 	switch {
 	case d.neg && n <= 1<<63:
-		return int64(-n), "" //nolint:gosec // two's complement
+		return int64(-n), ""
 	case !d.neg && n < 1<<63:
 		return int64(n), ""
 	}
@@ -225,7 +225,7 @@ func (d *decimal) significant(i int) byte {
 
 func appendUint16s(dst []byte, values ...int) []byte {
 	for _, v := range values {
-		dst = binary.BigEndian.AppendUint16(dst, uint16(v)) //nolint:gosec // bounded by the limits of numeric
+		dst = binary.BigEndian.AppendUint16(dst, uint16(v))
 	}
 	return dst
 }

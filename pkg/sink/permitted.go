@@ -2,20 +2,24 @@ package sink
 
 import (
 	"context"
-	"fmt"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 )
 
-// Permitted asks the catalog whether the role may write the table at all. A row
-// that row-level security refuses and a missing right share SQLSTATE 42501; where
-// the right is there, it is the row.
+// Permitted asks the catalog whether the role has every right that the mapping
+// needs. A row that row-level security refuses and a missing right share SQLSTATE
+// 42501; where the rights are there, it is the row.
 func (t *Table) Permitted(ctx context.Context, conn *pgx.Conn) (bool, error) {
-	var insert, update bool
-	err := conn.QueryRow(ctx, `SELECT pg_catalog.has_any_column_privilege($1::pg_catalog.text, 'INSERT'),
-		pg_catalog.has_any_column_privilege($1::pg_catalog.text, 'UPDATE')`, t.config.table()).Scan(&insert, &update)
+	c, err := readCatalog(ctx, conn, t.config.Schema, t.config.Name)
 	if err != nil {
-		return false, fmt.Errorf("rights on %s: %w", t.config.table(), err)
+		return false, err
 	}
-	return insert && (update || t.config.Mode != Upsert), nil
+	for _, col := range t.config.Columns {
+		a := c.attribute(col.Name)
+		if a == nil || len(a.privileges(&t.config, slices.Contains(t.config.Conflict, col.Name))) > 0 {
+			return false, nil
+		}
+	}
+	return c.relation.usage, nil
 }

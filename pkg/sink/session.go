@@ -144,7 +144,7 @@ func (s *session) prepareBatch(ctx context.Context, b *pgx.Batch) error {
 // unnamed refuses a connection on which batches and COPY would prepare named
 // statements: there the mode cannot be chosen by call.
 func (s *session) unnamed() error {
-	switch mode := s.conn.Config().DefaultQueryExecMode; mode { //nolint:exhaustive // the two others are refused
+	switch mode := s.conn.Config().DefaultQueryExecMode; mode {
 	case pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec, pgx.QueryExecModeExec:
 		return nil
 	default:
@@ -225,13 +225,13 @@ func (r *rows) Next() bool {
 	if r.Rows.Next() {
 		return true
 	}
-	_ = r.s.note(r.Rows.Err())
+	_ = r.s.note(r.Err())
 	return false
 }
 
 func (r *rows) Close() {
 	r.Rows.Close()
-	_ = r.s.note(r.Rows.Err())
+	_ = r.s.note(r.Err())
 }
 
 // row is the answer to QueryRow.

@@ -27,7 +27,7 @@ func appendDate(dst []byte, v stream.Value) ([]byte, string) {
 	if !ok {
 		return dst, reasonDate
 	}
-	return binary.BigEndian.AppendUint32(dst, uint32(days-epoch)), "" //nolint:gosec // four-digit years
+	return binary.BigEndian.AppendUint32(dst, uint32(days-epoch)), ""
 }
 
 // appendTimestamptz appends microseconds since 2000-01-01 UTC.
@@ -47,7 +47,7 @@ func appendTimestamptz(dst []byte, v stream.Value) ([]byte, string) {
 		return dst, reasonTimestamp
 	}
 	at := (int64(days-epoch)*secondsPerDay+int64(seconds-offset))*1_000_000 + int64(micros)
-	return binary.BigEndian.AppendUint64(dst, uint64(at)), "" //nolint:gosec // two's complement is the format
+	return binary.BigEndian.AppendUint64(dst, uint64(at)), ""
 }
 
 // parseDate reads YYYY-MM-DD as days of Unix time.

@@ -67,7 +67,7 @@ func (c *column) appendKey(dst, field []byte) []byte {
 	start := len(dst)
 	dst = append(dst, field...)
 	value := dst[start+length:]
-	switch c.kind { //nolint:exhaustive // the others have one form
+	switch c.kind {
 	case kindNumeric:
 		value[display], value[display+1] = 0, 0
 	case kindFloat4, kindFloat8:
@@ -77,8 +77,9 @@ func (c *column) appendKey(dst, field []byte) []byte {
 	case kindText:
 		if c.element == pgtype.BPCharOID {
 			dst = dst[:start+length+len(bytes.TrimRight(value, " "))]
-			binary.BigEndian.PutUint32(dst[start:], uint32(len(dst)-start-length)) //nolint:gosec // not longer than before
+			binary.BigEndian.PutUint32(dst[start:], uint32(len(dst)-start-length))
 		}
+	default: // has one form
 	}
 	return dst
 }

@@ -151,7 +151,7 @@ func TestOneLockOrder(t *testing.T) {
 	group, ctx := errgroup.WithContext(t.Context())
 	for w, descending := range conns {
 		conn := db.Conn(t)
-		r := rand.New(rand.NewPCG(9, uint64(w))) //nolint:gosec // a fixed seed
+		r := rand.New(rand.NewPCG(9, uint64(w)))
 		group.Go(func() error {
 			for round := range rounds {
 				var rows [][]stream.Value

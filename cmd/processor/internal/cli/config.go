@@ -12,7 +12,7 @@ func initCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "init",
 		Short: "Print a commented configuration to begin with",
-		Args:  arguments(cobra.NoArgs),
+		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			_, err := cmd.OutOrStdout().Write(config.Sample())
 			return err
@@ -21,17 +21,17 @@ func initCommand() *cobra.Command {
 }
 
 func configCommand() *cobra.Command {
-	cmd := group("config", "Print the merged configuration, or its schema")
+	cmd := Group("config", "Print the merged configuration, or its schema")
 	cmd.AddCommand(configPrintCommand(), &cobra.Command{
 		Use:   "schema",
 		Short: "Print the JSON schema of a configuration file, for editors",
-		Args:  arguments(cobra.NoArgs),
+		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			schema, err := config.Schema()
 			if err != nil {
 				return err
 			}
-			return writeJSON(cmd.OutOrStdout(), schema)
+			return WriteJSON(cmd.OutOrStdout(), schema)
 		},
 	})
 	return cmd
@@ -42,9 +42,9 @@ func configPrintCommand() *cobra.Command {
 		Use:   "print",
 		Short: "Print the merged configuration, secrets masked, with where each value came from",
 	}
-	settings, out := Bind(cmd), bindOutput(cmd)
+	settings, out := Bind(cmd), BindOutput(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		asJSON, err := out.json(cmd)
+		asJSON, err := out.JSON(cmd)
 		if err != nil {
 			return err
 		}
@@ -53,7 +53,7 @@ func configPrintCommand() *cobra.Command {
 			return err
 		}
 		if asJSON {
-			return writeJSON(cmd.OutOrStdout(), loaded.Printout())
+			return WriteJSON(cmd.OutOrStdout(), loaded.Printout())
 		}
 		text, err := loaded.YAML()
 		if err != nil {

@@ -23,7 +23,7 @@ func healthcheckCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "healthcheck",
 		Short: "Ask a running processor whether it is ready: 0 yes, 3 no, 69 no answer",
-		Args:  arguments(cobra.NoArgs),
+		Args:  cobra.NoArgs,
 	}
 	address := cmd.Flags().String("url", "http://"+config.Default().Admin.Listen, "`URL` of the admin address")
 	timeout := cmd.Flags().Duration("timeout", 5*time.Second, "how long to wait for the answer")

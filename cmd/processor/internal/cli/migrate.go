@@ -15,7 +15,7 @@ import (
 )
 
 func migrateCommand() *cobra.Command {
-	cmd := group("migrate", "Create, change or show the program's own tables")
+	cmd := Group("migrate", "Create, change or show the program's own tables")
 	cmd.AddCommand(migrateUpCommand(), migrateStatusCommand(), migrateDownCommand(), migrateSQLCommand())
 	return cmd
 }
@@ -101,9 +101,9 @@ func newestApplied(ctx context.Context, m *migrations.Migrator) (*migrations.Sta
 
 func migrateStatusCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "status", Short: "List the migrations: exit 3 if this binary cannot work with the schema"}
-	settings, out := Bind(cmd), bindOutput(cmd)
+	settings, out := Bind(cmd), BindOutput(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		asJSON, err := out.json(cmd)
+		asJSON, err := out.JSON(cmd)
 		if err != nil {
 			return err
 		}
@@ -149,9 +149,9 @@ func printStatus(cmd *cobra.Command, schema string, list []migrations.Status, as
 	}
 	if asJSON {
 		lowest, highest := migrations.Range()
-		return writeJSON(cmd.OutOrStdout(), map[string]any{"schema": schema, "lowest": lowest, "highest": highest, "migrations": rows})
+		return WriteJSON(cmd.OutOrStdout(), map[string]any{"schema": schema, "lowest": lowest, "highest": highest, "migrations": rows})
 	}
-	return writeTable(cmd.OutOrStdout(), table)
+	return WriteTable(cmd.OutOrStdout(), table)
 }
 
 func migrateSQLCommand() *cobra.Command {

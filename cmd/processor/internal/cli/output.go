@@ -11,20 +11,21 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// output is the -o flag of a verb that prints data.
-type output struct {
+// Output is the -o flag of a verb that prints data.
+type Output struct {
 	format string
 }
 
-func bindOutput(cmd *cobra.Command) *output {
-	o := &output{}
+// BindOutput adds -o to a verb.
+func BindOutput(cmd *cobra.Command) *Output {
+	o := &Output{}
 	cmd.Flags().StringVarP(&o.format, "output", "o", "table", "`table` or json")
 	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "json"}, cobra.ShellCompDirectiveNoFileComp))
 	return o
 }
 
-// json reports whether JSON was asked for.
-func (o *output) json(cmd *cobra.Command) (bool, error) {
+// JSON reports whether JSON was asked for.
+func (o *Output) JSON(cmd *cobra.Command) (bool, error) {
 	switch o.format {
 	case "table":
 		return false, nil
@@ -34,8 +35,8 @@ func (o *output) json(cmd *cobra.Command) (bool, error) {
 	return false, usage(cmd, errors.New("-o wants table or json"))
 }
 
-// writeJSON prints one object, alone on the output.
-func writeJSON(w io.Writer, v any) error {
+// WriteJSON prints one object, alone on the output.
+func WriteJSON(w io.Writer, v any) error {
 	e := json.NewEncoder(w)
 	e.SetEscapeHTML(false)
 	e.SetIndent("", "  ")
@@ -45,8 +46,8 @@ func writeJSON(w io.Writer, v any) error {
 	return nil
 }
 
-// writeTable prints rows in columns; the first row is the heading.
-func writeTable(w io.Writer, rows [][]string) error {
+// WriteTable prints rows in columns; the first row is the heading.
+func WriteTable(w io.Writer, rows [][]string) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	for _, row := range rows {
 		if _, err := fmt.Fprintln(t, strings.Join(row, "\t")); err != nil {

@@ -104,8 +104,7 @@ func checkSchema(ctx context.Context, c *pgx.ConnConfig, schema string, r *repor
 }
 
 func schemaCode(err error) int {
-	var outside *migrations.OutOfRangeError
-	if errors.As(err, &outside) {
+	if _, outside := errors.AsType[*migrations.OutOfRangeError](err); outside {
 		return exit.Refused
 	}
 	return postgresCode(err)
@@ -162,11 +161,11 @@ func checkTable(ctx context.Context, conn *pgx.Conn, t config.Table, r *report) 
 // faults takes apart what OpenTable joined under ErrTable.
 func faults(err error) []error {
 	type many interface{ Unwrap() []error }
-	outer, ok := err.(many) //nolint:errorlint // the outermost error alone is looked at
+	outer, ok := err.(many)
 	if !ok || len(outer.Unwrap()) != 2 {
 		return []error{err}
 	}
-	inner, ok := outer.Unwrap()[1].(many) //nolint:errorlint // as above
+	inner, ok := outer.Unwrap()[1].(many)
 	if !ok || !strings.HasSuffix(err.Error(), outer.Unwrap()[1].Error()) {
 		return []error{err}
 	}

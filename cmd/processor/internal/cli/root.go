@@ -13,13 +13,16 @@ import (
 	"effectonce/cmd/processor/internal/exit"
 )
 
-// Root returns the root command with the verbs of this package. Its errors are
-// neither printed nor turned into an exit code: that is left to main.
-func Root() *cobra.Command {
-	root := group("processor", "Every business key of a Kafka topic changes Postgres exactly once")
+// Root returns the root command with the verbs of this package and others.
+// Its errors are neither printed nor turned into an exit code: that is left to
+// main.
+func Root(verbs ...*cobra.Command) *cobra.Command {
+	root := Group("processor", "Every business key of a Kafka topic changes Postgres exactly once")
 	root.SilenceErrors, root.SilenceUsage = true, true
-	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usage(cmd, err) })
+	root.SetFlagErrorFunc(usage)
 	root.AddCommand(validateCommand(), initCommand(), configCommand(), migrateCommand(), healthcheckCommand(), versionCommand())
+	root.AddCommand(verbs...)
+	strict(root)
 	return root
 }
 
@@ -28,8 +31,8 @@ func Message(err error) string {
 	return "processor: " + err.Error()
 }
 
-// group is a command that only holds others.
-func group(use, short string) *cobra.Command {
+// Group is a command that only holds others.
+func Group(use, short string) *cobra.Command {
 	return &cobra.Command{
 		Use:   use,
 		Short: short,
@@ -51,17 +54,22 @@ func group(use, short string) *cobra.Command {
 	}
 }
 
+// strict makes wrong arguments of every verb a usage error.
+func strict(cmd *cobra.Command) {
+	if rule := cmd.Args; rule != nil {
+		cmd.Args = func(cmd *cobra.Command, args []string) error {
+			if err := rule(cmd, args); err != nil {
+				return usage(cmd, err)
+			}
+			return nil
+		}
+	}
+	for _, verb := range cmd.Commands() {
+		strict(verb)
+	}
+}
+
 // usage marks an error of the command line and says where the help is.
 func usage(cmd *cobra.Command, err error) error {
 	return exit.With(exit.UsageError, fmt.Errorf("%w (%s --help)", err, cmd.CommandPath()))
-}
-
-// arguments makes a rule about arguments a usage error.
-func arguments(rule cobra.PositionalArgs) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, args []string) error {
-		if err := rule(cmd, args); err != nil {
-			return usage(cmd, err)
-		}
-		return nil
-	}
 }

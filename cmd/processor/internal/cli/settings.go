@@ -23,7 +23,7 @@ type Settings struct {
 func Bind(cmd *cobra.Command) *Settings {
 	s := &Settings{}
 	cmd.Use += " [FILE]"
-	cmd.Args = arguments(cobra.MaximumNArgs(1))
+	cmd.Args = cobra.MaximumNArgs(1)
 	f := cmd.Flags()
 	f.StringVarP(&s.file, "config", "c", "", "the pipeline's `FILE`, instead of the argument")
 	f.StringArrayVar(&s.set, "set", nil, "set one value, as `kafka.group=orders`; stronger than file and environment")

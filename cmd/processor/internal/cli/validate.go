@@ -25,10 +25,10 @@ func validateCommand() *cobra.Command {
 Exit codes: 0 everything fits, 3 a check said no, 69 the broker or the database
 did not answer within 10 s, 78 the configuration has faults.`,
 	}
-	settings, out := Bind(cmd), bindOutput(cmd)
+	settings, out := Bind(cmd), BindOutput(cmd)
 	offline := cmd.Flags().Bool("offline", false, "ask neither the broker nor the database")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		asJSON, err := out.json(cmd)
+		asJSON, err := out.JSON(cmd)
 		if err != nil {
 			return err
 		}
@@ -46,10 +46,10 @@ did not answer within 10 s, 78 the configuration has faults.`,
 		}
 		r.OK = err == nil
 		if asJSON {
-			return errors.Join(err, writeJSON(cmd.OutOrStdout(), r))
+			return errors.Join(err, WriteJSON(cmd.OutOrStdout(), r))
 		}
 		if rows := r.rows(); len(rows) > 0 {
-			return errors.Join(err, writeTable(cmd.OutOrStdout(), rows))
+			return errors.Join(err, WriteTable(cmd.OutOrStdout(), rows))
 		}
 		return err
 	}

@@ -18,16 +18,16 @@ type build struct {
 }
 
 func versionCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "version", Short: "Print version, revision and platform", Args: arguments(cobra.NoArgs)}
-	out := bindOutput(cmd)
+	cmd := &cobra.Command{Use: "version", Short: "Print version, revision and platform", Args: cobra.NoArgs}
+	out := BindOutput(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		asJSON, err := out.json(cmd)
+		asJSON, err := out.JSON(cmd)
 		if err != nil {
 			return err
 		}
 		b := readBuild()
 		if asJSON {
-			return writeJSON(cmd.OutOrStdout(), b)
+			return WriteJSON(cmd.OutOrStdout(), b)
 		}
 		dirty := ""
 		if b.Dirty {

@@ -10,7 +10,7 @@ type Config struct {
 	Postgres        Postgres    `yaml:"postgres" json:"postgres" jsonschema:"where the effects, the positions and the deduplication log live: a dsn or its parts, never both"`
 	Key             Sources     `yaml:"key,omitempty" json:"key,omitempty" jsonschema:"the business key: a source, a list of sources for a composite key, or 'coordinates' for none"`
 	KeyMissing      string      `yaml:"key_missing,omitempty" json:"key_missing,omitempty" validate:"oneof=dead_letter coordinates" jsonschema:"what happens to a record without the key: dead_letter (default), or coordinates to recognise it by topic, partition and offset"`
-	Scope           string      `yaml:"scope,omitempty" json:"scope,omitempty" validate:"oneof=partition topic" jsonschema:"where a business key is unique: partition (default) or topic"`
+	Scope           string      `yaml:"scope,omitempty" json:"scope,omitempty" validate:"oneof=partition" jsonschema:"where a business key is unique: partition, the only one so far"`
 	Partitioner     string      `yaml:"partitioner,omitempty" json:"partitioner,omitempty" validate:"oneof=murmur2 crc32 fnv1a none" jsonschema:"the producers' partitioner, checked on every record in scope partition: murmur2 (Java clients, default), crc32 (librdkafka), fnv1a (Sarama), or none for no check"`
 	NullKafkaKey    string      `yaml:"null_kafka_key,omitempty" json:"null_kafka_key,omitempty" validate:"oneof=refuse allow" jsonschema:"whether a record without a Kafka key is taken in scope partition with a business key: refuse (default) or allow"`
 	Sink            Sink        `yaml:"sink" json:"sink" jsonschema:"what a record does in Postgres"`
@@ -19,7 +19,7 @@ type Config struct {
 	Committers      int         `yaml:"committers,omitempty" json:"committers,omitempty" validate:"min=0,max=256" jsonschema:"committing goroutines, one connection each; 0 (default) is two a core, at most 8"`
 	Takeover        Takeover    `yaml:"takeover,omitempty" json:"takeover,omitempty" jsonschema:"how a partition is taken from a member that no longer answers"`
 	DeadLetters     DeadLetters `yaml:"dead_letters,omitempty" json:"dead_letters,omitempty" jsonschema:"when refused records stop the pipeline"`
-	OnExternalReset string      `yaml:"on_external_reset,omitempty" json:"on_external_reset,omitempty" validate:"oneof=warn honour fail" jsonschema:"what to do when somebody else moved the group's offsets in Kafka: warn (default) and go on from Postgres, honour, or fail"`
+	OnExternalReset string      `yaml:"on_external_reset,omitempty" json:"on_external_reset,omitempty" validate:"oneof=warn fail" jsonschema:"what to do when somebody else moved the group's offsets in Kafka: warn (default) and go on from Postgres, or fail to stop the partition"`
 	Admin           Admin       `yaml:"admin,omitempty" json:"admin,omitempty" jsonschema:"the address of /livez, /readyz and /metrics"`
 	Log             Log         `yaml:"log,omitempty" json:"log,omitempty" jsonschema:"the log on standard error"`
 }

@@ -75,8 +75,7 @@ func (p Postgres) keywords() string {
 // path only, or one of the driver's own sentences, which quote nothing. It
 // drops everything else.
 func connStringFault(err error) error {
-	var path *os.PathError
-	if errors.As(err, &path) {
+	if path, ok := errors.AsType[*os.PathError](err); ok {
 		return path
 	}
 	for _, reason := range []string{

@@ -151,7 +151,7 @@ func (d *decoder) scalar(n *node, into reflect.Value, path string) {
 	if n.origin.Secret && n.text != "" {
 		d.secrets = append(d.secrets, n.text)
 	}
-	if u, ok := into.Addr().Interface().(encoding.TextUnmarshaler); ok {
+	if u, ok := reflect.TypeAssert[encoding.TextUnmarshaler](into.Addr()); ok {
 		if err := u.UnmarshalText([]byte(n.text)); err != nil {
 			d.fault(n.origin, path, "%v", err)
 		}

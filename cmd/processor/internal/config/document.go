@@ -105,8 +105,7 @@ func (d *document) syntax(text string) (file *ast.File, err error) {
 // would print neighbouring lines, and they may hold secrets.
 func (d *document) syntaxFault(err error) {
 	origin, message := Origin{Kind: FromFile, Name: d.name}, err.Error()
-	var syntax yaml.Error
-	if errors.As(err, &syntax) {
+	if syntax, ok := errors.AsType[yaml.Error](err); ok {
 		message = syntax.GetMessage()
 		if tk := syntax.GetToken(); tk != nil {
 			origin = d.at(tk)

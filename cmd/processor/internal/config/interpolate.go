@@ -97,7 +97,7 @@ func resolve(inner string, from lookup) (value string, file bool, err error) {
 
 // readSecret reads a file named by ${file:…}.
 func readSecret(path string) ([]byte, error) {
-	f, err := os.Open(path) //nolint:gosec // naming a file to read is what the setting is for
+	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
 	}
@@ -114,9 +114,8 @@ func readSecret(path string) ([]byte, error) {
 
 // pathReason drops the path from an error that repeats it.
 func pathReason(err error) error {
-	var pe *os.PathError
-	if errors.As(err, &pe) {
-		return pe.Err
+	if path, ok := errors.AsType[*os.PathError](err); ok {
+		return path.Err
 	}
 	return err
 }

@@ -73,7 +73,7 @@ func (l *Loaded) tree(v reflect.Value, path string, note func(path, origin strin
 }
 
 func (l *Loaded) list(v reflect.Value, path string) any {
-	if sources, ok := v.Interface().(Sources); ok && len(sources) == 0 {
+	if sources, ok := reflect.TypeAssert[Sources](v); ok && len(sources) == 0 {
 		return Coordinates
 	}
 	if v.Len() == 0 {
@@ -107,7 +107,7 @@ func (l *Loaded) shown(v reflect.Value, path string) any {
 	if l.Origin(path).Secret {
 		return Mask
 	}
-	if m, ok := v.Interface().(encoding.TextMarshaler); ok {
+	if m, ok := reflect.TypeAssert[encoding.TextMarshaler](v); ok {
 		text, err := m.MarshalText()
 		if err != nil {
 			return Mask

@@ -2,7 +2,6 @@ package config
 
 import (
 	"errors"
-	"fmt"
 	"math"
 	"strconv"
 	"strings"
@@ -34,7 +33,7 @@ func (d Duration) MarshalText() ([]byte, error) { return []byte(d.String()), nil
 func (d *Duration) UnmarshalText(text []byte) error {
 	v, err := time.ParseDuration(string(text))
 	if err != nil {
-		return fmt.Errorf("wants a duration with a unit, such as 45s or 250ms")
+		return errors.New("wants a duration with a unit, such as 45s or 250ms")
 	}
 	*d = Duration(v)
 	return nil

@@ -31,17 +31,17 @@ func TestSampleIsValid(t *testing.T) {
 
 // The lines a reader may uncomment are right too, and name every setting.
 func TestUncommentedSampleIsValid(t *testing.T) {
-	text, body := "", false
+	var uncommented strings.Builder
+	body := false
 	for line := range strings.Lines(string(Sample())) {
 		trimmed := strings.TrimSpace(line)
 		body = body || strings.HasPrefix(line, "pipeline:")
 		if rest, ok := strings.CutPrefix(trimmed, "# "); ok && body && looksLikeSetting(rest) {
 			line = strings.Replace(line, "# ", "", 1)
 		}
-		text += line
+		uncommented.WriteString(line)
 	}
-	text = strings.NewReplacer("mode: insert ", "mode: upsert ", "${file:/run/secrets/kafka_password}", "${file:secret}").Replace(text)
-	text += "\n"
+	text := strings.NewReplacer("mode: insert ", "mode: upsert ", "${file:/run/secrets/kafka_password}", "${file:secret}").Replace(uncommented.String())
 	l, err := testLoad(t, text, Options{Environ: []string{"EFFECTONCE_DSN=postgres://effectonce@127.0.0.1/app"}})
 	if err != nil {
 		t.Fatalf("%v\n%s", err, text)

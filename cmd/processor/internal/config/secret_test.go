@@ -16,7 +16,7 @@ func verbs() []string {
 
 // hexed finds the canary in the clear and in the forms that verbs give bytes.
 func leaks(text string) bool {
-	for _, form := range []string{canary, fmt.Sprintf("%x", canary), fmt.Sprintf("%X", canary), fmt.Sprintf("% x", canary), fmt.Sprint([]byte(canary))} {
+	for _, form := range []string{canary, fmt.Sprintf("%x", canary), fmt.Sprintf("%X", canary), fmt.Sprintf("% x", canary), fmt.Sprintf("%v", []byte(canary))} {
 		if strings.Contains(text, form) {
 			return true
 		}

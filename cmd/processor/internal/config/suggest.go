@@ -60,8 +60,7 @@ func settingsNamed(name string) []string {
 
 // walkTypes visits every setting, groups included, in the order of the file.
 func walkTypes(t reflect.Type, path string, visit func(path string, f reflect.StructField)) {
-	for i := range t.NumField() {
-		f := t.Field(i)
+	for f := range t.Fields() {
 		inner := join(path, settingName(f))
 		visit(inner, f)
 		if f.Type.Kind() == reflect.Struct && !isScalar(f.Type) {

@@ -1,12 +1,12 @@
 package demo
 
 import (
-	"errors"
 	"fmt"
 	"os"
 
 	"github.com/spf13/cobra"
 
+	"effectonce/cmd/processor/internal/cli"
 	"effectonce/cmd/processor/internal/embedded"
 	"effectonce/cmd/processor/internal/exit"
 )
@@ -39,7 +39,7 @@ func Commands() []*cobra.Command {
 
 func command() *cobra.Command {
 	o := Options{}
-	var output string
+	var out *cli.Output
 	cmd := &cobra.Command{
 		Use:   "demo",
 		Short: "See exactly-once survive kill -9, on private servers that are gone afterwards",
@@ -54,14 +54,15 @@ Everything is removed when it ends.`,
 			if err := o.validate(); err != nil {
 				return exit.With(exit.UsageError, err)
 			}
-			if output != "table" && output != "json" {
-				return exit.With(exit.UsageError, errors.New("-o wants table or json"))
+			asJSON, err := out.JSON(cmd)
+			if err != nil {
+				return err
 			}
 			path, err := os.Executable()
 			if err != nil {
 				return fmt.Errorf("own binary: %w", err)
 			}
-			o.Binary, o.JSON = path, output == "json"
+			o.Binary, o.JSON = path, asJSON
 			return Run(cmd.Context(), o, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
@@ -72,7 +73,7 @@ Everything is removed when it ends.`,
 	f.Uint64Var(&o.Seed, "seed", 1, "seed of the orders and of the moments of the kills")
 	f.BoolVar(&o.Keep, "keep", false, "leave everything running at the end, to look inside, until Ctrl-C")
 	f.BoolVar(&o.Fetch, "fetch-postgres", false, "fetch Postgres even if one is installed")
-	f.StringVarP(&output, "output", "o", "table", "`table` or json")
+	out = cli.BindOutput(cmd)
 	return cmd
 }
 

@@ -38,6 +38,7 @@ func TestTallySeesEveryFault(t *testing.T) {
 		"one for another":      {`UPDATE @ SET order_id = 'x' WHERE seq = 17`, func(t *Tally) { t.Lost, t.Unknown = 1, 1 }},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			table := db.Table(t, name, columns)
 			var ids []string
 			var offsets []int64

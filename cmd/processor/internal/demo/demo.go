@@ -65,7 +65,7 @@ func Run(ctx context.Context, o Options, out, progress io.Writer) (err error) {
 	case err != nil:
 		return err
 	}
-	if err := result.print(out, o.JSON); err != nil {
+	if err := result.write(out, o.JSON); err != nil {
 		return err
 	}
 	s.next(progress)

@@ -61,12 +61,12 @@ func options(t *testing.T) Options {
 // may be left, and returns what it printed.
 func whole(t *testing.T, o Options) (out, progress string, err error) {
 	t.Helper()
-	scratch, err := os.MkdirTemp("", "effectonce-test-")
+	scratch, err := os.MkdirTemp("", "effectonce-test-") //nolint:usetesting // Postgres runs under another account and must pass through it
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(scratch) })
-	if err := os.Chmod(scratch, 0o711); err != nil { //nolint:gosec // Postgres runs under another account
+	if err := os.Chmod(scratch, 0o711); err != nil {
 		t.Fatal(err)
 	}
 	t.Setenv("TMPDIR", scratch)
@@ -119,15 +119,15 @@ func TestDemoTellsWhatDied(t *testing.T) {
 // kill -9 of the demo itself, in the middle of its work, leaves no process and no
 // file behind.
 func TestNothingOutlivesTheDemo(t *testing.T) {
-	scratch, err := os.MkdirTemp("", "effectonce-test-")
+	scratch, err := os.MkdirTemp("", "effectonce-test-") //nolint:usetesting // Postgres runs under another account and must pass through it
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(scratch) })
-	if err := os.Chmod(scratch, 0o711); err != nil { //nolint:gosec // Postgres runs under another account
+	if err := os.Chmod(scratch, 0o711); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.CommandContext(t.Context(), options(t).Binary, "demo", "--records", "100000000") //nolint:gosec // ourselves
+	cmd := exec.CommandContext(t.Context(), options(t).Binary, "demo", "--records", "100000000")
 	cmd.Env = append(os.Environ(), "TMPDIR="+scratch)
 	stderr, err := cmd.StderrPipe()
 	if err != nil {
@@ -161,7 +161,7 @@ func TestChildEndsWithItsPipe(t *testing.T) {
 		t.Fatal(err)
 	}
 	log := filepath.Join(dir, "log")
-	port, err := embedded.FreePort()
+	port, err := embedded.FreePort(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -213,7 +213,7 @@ func children(t *testing.T, parent int) []int {
 	}
 	var pids []int
 	for _, path := range stats {
-		text, err := os.ReadFile(path) //nolint:gosec // of /proc
+		text, err := os.ReadFile(path)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
@@ -228,6 +228,6 @@ func children(t *testing.T, parent int) []int {
 
 // alive reports whether the process exists and is no zombie.
 func alive(pid int) bool {
-	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat")) //nolint:gosec // of /proc
+	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
 	return err == nil && !strings.Contains(string(text), ") Z ")
 }

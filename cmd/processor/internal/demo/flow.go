@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -50,7 +51,7 @@ type moment struct {
 
 // newFlow draws the moments from the seed: the same for every flow.
 func newFlow(name string, o Options, say *teller, healthy func() error, store observer) *flow {
-	rng := rand.New(rand.NewPCG(o.Seed, 0x6B696C6C)) //nolint:gosec // a demo is to be repeatable
+	rng := rand.New(rand.NewPCG(o.Seed, 0x6B696C6C))
 	f := &flow{name: name, total: o.Records, stall: time.Minute, say: say, healthy: healthy, store: store, victim: rng.IntN(o.Members)}
 	for k := range kills {
 		// 10 to 20 %, 30 to 40 %, 50 to 60 % of the way, and up to 2 % later.
@@ -181,9 +182,9 @@ func (f *flow) stop() error {
 }
 
 func (f *flow) tails() string {
-	text := ""
+	var text strings.Builder
 	for _, m := range f.members {
-		text += m.Tail()
+		text.WriteString(m.Tail())
 	}
-	return text
+	return text.String()
 }

@@ -47,8 +47,8 @@ func (n naive) working(ctx context.Context, pid int) (bool, error) {
 
 // naiveOrders is what the process of a naive consumer is told.
 type naiveOrders struct {
-	Broker string
-	DSN    string
+	Broker string `json:"broker"`
+	DSN    string `json:"dsn"`
 }
 
 // order is a record as the naive consumer reads it.

@@ -52,17 +52,17 @@ func (r Result) verdict() error {
 	return errors.New("the promise does not hold: " + strings.Join(faults, ", "))
 }
 
-func (r Result) print(w io.Writer, asJSON bool) error {
+func (r Result) write(w io.Writer, asJSON bool) error {
 	if asJSON {
 		e := json.NewEncoder(w)
 		e.SetIndent("", "  ")
 		if err := e.Encode(r); err != nil {
-			return fmt.Errorf("print: %w", err)
+			return fmt.Errorf("write the result: %w", err)
 		}
 		return nil
 	}
 	if _, err := io.WriteString(w, r.table()); err != nil {
-		return fmt.Errorf("print: %w", err)
+		return fmt.Errorf("write the result: %w", err)
 	}
 	return nil
 }

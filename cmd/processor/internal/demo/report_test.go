@@ -42,7 +42,7 @@ func TestReportForPeople(t *testing.T) {
 
 func TestReportForPrograms(t *testing.T) {
 	var out bytes.Buffer
-	if err := kept().print(&out, true); err != nil {
+	if err := kept().write(&out, true); err != nil {
 		t.Fatal(err)
 	}
 	golden(t, "kept.json", out.String())

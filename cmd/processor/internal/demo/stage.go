@@ -82,7 +82,10 @@ func open(ctx context.Context, o Options, say *teller) (_ *stage, err error) {
 	if err := os.WriteFile(s.file, []byte(pipeline(s.kafka.Address, s.pg.DSN(role, password))), 0o600); err != nil {
 		return nil, fmt.Errorf("configuration: %w", err)
 	}
-	return s, s.cast()
+	if err := s.cast(ctx); err != nil {
+		return nil, err
+	}
+	return s, nil
 }
 
 func underAccount(name string) string {
@@ -155,11 +158,11 @@ sink:
 
 // cast says which processes the two flows consist of. The same member of both is
 // the victim, at the same moments of its own flow's progress.
-func (s *stage) cast() error {
+func (s *stage) cast(ctx context.Context) error {
 	s.ours = newFlow("member", s.opt, s.say, s.healthy, ours{s.db})
 	s.naive = newFlow("naive consumer", s.opt, s.say, s.healthy, naive{s.db, kadm.NewClient(s.client)})
 	for i := range s.opt.Members {
-		port, err := embedded.FreePort()
+		port, err := embedded.FreePort(ctx)
 		if err != nil {
 			return err
 		}

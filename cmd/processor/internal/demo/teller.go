@@ -25,7 +25,7 @@ type teller struct {
 
 func newTeller(w io.Writer, total int64) *teller {
 	t := &teller{w: w, p: message.NewPrinter(language.English)}
-	if f, ok := w.(*os.File); ok && term.IsTerminal(int(f.Fd())) { //nolint:gosec // a descriptor is small
+	if f, ok := w.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
 		t.bar = progressbar.NewOptions64(total, progressbar.OptionSetWriter(w), progressbar.OptionSetWidth(30),
 			progressbar.OptionSetElapsedTime(true), progressbar.OptionSetPredictTime(false), progressbar.OptionClearOnFinish())
 	}

@@ -176,7 +176,7 @@ func TestPostgresServesAndStops(t *testing.T) {
 // nothing but Go; it needs the network.
 func TestPostgresIsFetched(t *testing.T) {
 	ctx, keeper := deadline(t), filepath.Join(t.TempDir(), "keeper")
-	if out, err := exec.CommandContext(ctx, "go", "build", "-o", keeper, "./testdata/keeper").CombinedOutput(); err != nil { //nolint:gosec // our own path
+	if out, err := exec.CommandContext(ctx, "go", "build", "-o", keeper, "./testdata/keeper").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	pg, err := StartPostgres(ctx, keeper, scratch(t), true)
@@ -317,7 +317,7 @@ func TestNewestCompleteInstallationWins(t *testing.T) {
 		}
 		for _, name := range programs {
 			script := "#!/bin/sh\necho 'postgres (PostgreSQL) " + version + "'\n"
-			if err := os.WriteFile(filepath.Join(bin, name), []byte(script), 0o700); err != nil { //nolint:gosec // a program
+			if err := os.WriteFile(filepath.Join(bin, name), []byte(script), 0o700); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -23,14 +23,16 @@ type Kafka struct {
 }
 
 type kafkaOrders struct {
-	Dir        string // of the data
-	Topic      string
-	Partitions int32
-	Scratch    string // removed at the end
-	After      string // not before this file is gone
+	Dir        string `json:"dir"` // of the data
+	Topic      string `json:"topic"`
+	Partitions int32  `json:"partitions"`
+	Scratch    string `json:"scratch"` // removed at the end
+	After      string `json:"after"`   // not before this file is gone
 }
 
-type kafkaAnswer struct{ Address string }
+type kafkaAnswer struct {
+	Address string `json:"address"`
+}
 
 // shortestSession lets consumers of a demo or a test notice a death fast.
 const shortestSession = time.Second

@@ -40,15 +40,15 @@ const database = "effectonce"
 
 // postgresOrders and postgresAnswer are what the keeper and we tell each other.
 type postgresOrders struct {
-	Dir      string // owned by the keeper's account
-	Password string // of the superuser postgres
-	Fetch    bool   // do not look for a local installation
+	Dir      string `json:"dir"`      // owned by the keeper's account
+	Password string `json:"password"` // of the superuser postgres
+	Fetch    bool   `json:"fetch"`    // do not look for a local installation
 }
 
 type postgresAnswer struct {
-	Port    int
-	Version string
-	Source  string
+	Port    int    `json:"port"`
+	Version string `json:"version"`
+	Source  string `json:"source"`
 }
 
 // StartPostgres starts a private Postgres below dir, which TempDir made, through
@@ -89,7 +89,7 @@ func StartPostgres(ctx context.Context, path, dir string, fetch bool) (*Postgres
 // run` lies in a directory nobody else may enter) and gives the account the
 // directory.
 func handOver(path, home string, account *Account) (string, error) {
-	src, err := os.Open(path) //nolint:gosec // our own binary
+	src, err := os.Open(path)
 	if err != nil {
 		return "", fmt.Errorf("own binary: %w", err)
 	}

@@ -47,12 +47,12 @@ func ServePostgres(ctx context.Context, stdin io.Reader, stdout, stderr io.Write
 
 // configure decides which Postgres runs, and how.
 func configure(ctx context.Context, orders postgresOrders) (embeddedpostgres.Config, postgresAnswer, error) {
-	port, err := FreePort()
+	port, err := FreePort(ctx)
 	if err != nil {
 		return embeddedpostgres.Config{}, postgresAnswer{}, err
 	}
 	cfg := embeddedpostgres.DefaultConfig().
-		Port(uint32(port)). //nolint:gosec // a port
+		Port(uint32(port)).
 		Username("postgres").Password(orders.Password).Database(database).
 		Locale("C").Encoding("UTF8").StartTimeout(time.Minute).
 		RuntimePath(filepath.Join(orders.Dir, "runtime")).DataPath(filepath.Join(orders.Dir, "data")).
@@ -83,9 +83,9 @@ func cacheDir(dir string) string {
 }
 
 // FreePort returns a port that nobody listens on at the moment.
-func FreePort() (int, error) {
+func FreePort(ctx context.Context) (int, error) {
 	var lc net.ListenConfig
-	l, err := lc.Listen(context.Background(), "tcp", "127.0.0.1:0")
+	l, err := lc.Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
 		return 0, fmt.Errorf("free port: %w", err)
 	}

@@ -44,7 +44,7 @@ func Number(seed uint64, key string) (int64, bool) {
 	if err != nil {
 		return 0, false
 	}
-	return int64(unmix(id) - seed*golden), true //nolint:gosec // the bits are what counts, not the sign
+	return int64(unmix(id) - seed*golden), true
 }
 
 const (
@@ -94,7 +94,7 @@ func (g *generator) order(n int64, repeat bool) Order {
 		g.buf = make([]byte, 0, chunk)
 	}
 	start := len(g.buf)
-	g.buf = appendKey(g.buf, mix(uint64(n)+g.seed*golden)) //nolint:gosec // n counts up from 0
+	g.buf = appendKey(g.buf, mix(uint64(n)+g.seed*golden))
 	value := len(g.buf)
 	g.buf = appendValue(g.buf, g.buf[start:value], g.seed, n)
 	return Order{Number: n, Key: g.buf[start:value:value], Value: g.buf[value:len(g.buf):len(g.buf)], Repeat: repeat}
@@ -105,8 +105,8 @@ func (g *generator) order(n int64, repeat bool) Order {
 func appendValue(b, key []byte, seed uint64, n int64) []byte {
 	states := [...]string{"created", "paid", "packed", "shipped"}
 	currencies := [...]string{"EUR", "USD", "GBP", "CHF"}
-	const first = 1_767_225_600_000           // 2026-01-01T00:00:00Z in milliseconds
-	bits := mix(uint64(n)*golden ^ mix(seed)) //nolint:gosec // n counts up from 0
+	const first = 1_767_225_600_000 // 2026-01-01T00:00:00Z in milliseconds
+	bits := mix(uint64(n)*golden ^ mix(seed))
 	cents := bits % 100_000
 
 	b = append(append(b, `{"order_id":"`...), key...)

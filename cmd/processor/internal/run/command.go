@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 
 	"effectonce/cmd/processor/internal/cli"
 	"effectonce/cmd/processor/internal/exit"
+	"effectonce/internal/pgtx"
 	"effectonce/migrations"
 	"effectonce/pkg/offsets"
 	"effectonce/pkg/processor"
@@ -68,8 +70,11 @@ func up(ctx context.Context, cfg processor.Config) error {
 // first is a matter of configuration.
 func code(err error) (int, error) {
 	var schema *migrations.OutOfRangeError
+	code := pgtx.Code(err)
 	switch {
-	case errors.As(err, &schema), errors.Is(err, rebalance.ErrNoTopic), errors.Is(err, rebalance.ErrNoTopicID),
+	case strings.HasPrefix(code, "28"), code == "3D000": // a refused login, no such database
+		return exit.Config, err
+	case errors.As(err, &schema), errors.Is(err, migrations.ErrServerTooOld), errors.Is(err, rebalance.ErrNoTopic), errors.Is(err, rebalance.ErrNoTopicID),
 		errors.Is(err, rebalance.ErrGroupInUse), errors.Is(err, rebalance.ErrOurOffsets), errors.Is(err, processor.ErrRecreated),
 		errors.Is(err, offsets.ErrOtherCluster), errors.Is(err, offsets.ErrOtherDatabase), errors.Is(err, offsets.ErrOtherGroup),
 		errors.Is(err, offsets.ErrTaken), errors.Is(err, processor.ErrConfig):
