@@ -13,7 +13,8 @@ import (
 // the keys lie in a segment of their log. A filter's "maybe" is never believed.
 //
 // An answer counts only if its statement ran under the manifest that the view had
-// at Check, or has now. Otherwise the fold stays Open: catch its view up, check
+// at Check; or has now, if the segments it was asked about are still among them: a
+// merge moves keys from segments that are asked to one that is not. Otherwise the fold stays Open: catch its view up, check
 // again. An error says nothing about any commit: put the batch back.
 func (s *Store) LookUp(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, folds ...*Fold) error {
 	var stmts []pgtx.Statement
@@ -82,7 +83,7 @@ func (f *Fold) ask() *ask {
 // settle takes an answer that ran under the right manifest.
 func (a *ask) settle() {
 	f := a.fold
-	if a.manifest != f.manifest && !f.view.adopt(a.manifest) {
+	if a.manifest != f.manifest && (!f.view.adopt(a.manifest) || !f.view.lists(a.segments)) {
 		return
 	}
 	for _, i := range a.hits {

@@ -1,10 +1,12 @@
 package processor
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"effectonce/pkg/dedup"
@@ -18,8 +20,9 @@ import (
 const ahead = 5 * time.Minute
 
 // prepare does everything that needs no transaction: decode, fingerprint, drop
-// offsets below the position, fold repeats, check against the views, encode.
-func (c *committer) prepare(w *work) {
+// offsets below the position, fold repeats, check against the views, encode. It
+// returns false when the work was put back because keys could not be looked up.
+func (c *committer) prepare(ctx context.Context, w *work) bool {
 	c.batch.Reset(c.p.width)
 	c.decoder.Reset()
 	c.faults = c.faults[:0]
@@ -36,12 +39,52 @@ func (c *committer) prepare(w *work) {
 		p.hi = len(c.batch.Records)
 		p.fold.Check(p.q.view)
 	}
+	if !c.lookUp(ctx, w) {
+		return false
+	}
 	n := len(c.batch.Records)
 	c.dead, c.applied = zeroed(c.dead, n), zeroed(c.applied, n)
 	for _, f := range c.faults {
 		c.dead[f.Index] = true
 	}
 	c.encode(w)
+	return true
+}
+
+// lookUp has Postgres decide what memory could not: a filter's maybe is never
+// believed. It returns false when the work was put back.
+func (c *committer) lookUp(ctx context.Context, w *work) bool {
+	var open []*dedup.Fold
+	for _, p := range w.parts {
+		if p.fold.Open() {
+			open = append(open, &p.fold)
+		}
+	}
+	if len(open) == 0 {
+		return true
+	}
+	err := c.p.withConn(ctx, c.p.commits, func(conn *pgxpool.Conn) error {
+		return c.p.log.LookUp(ctx, conn.Conn(), c.p.settings, open...)
+	})
+	if err != nil {
+		for _, p := range w.parts {
+			p.q.blame.tries++
+			c.p.say(p.q).Warn().Err(err).Msg("keys not looked up, trying again")
+			c.p.list.again(p, backoff(p.q.blame.tries))
+		}
+		return false
+	}
+	for _, f := range open {
+		if f.Open() { // the log's segments are not the view's any more
+			for _, p := range w.parts {
+				p.q.stale = p.q.stale || p.fold.Open()
+			}
+			c.again(w, 0)
+			return false
+		}
+		c.p.metrics.looked(f)
+	}
+	return true
 }
 
 // add appends a slice's records to the batch. It returns false at the first record

@@ -62,7 +62,9 @@ func (c *committer) do(ctx context.Context, w *work) {
 	if !c.current(ctx, w) {
 		return
 	}
-	c.prepare(w)
+	if !c.prepare(ctx, w) {
+		return
+	}
 	if w = c.moving(w); len(w.parts) == 0 {
 		return
 	}

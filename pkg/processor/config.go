@@ -80,14 +80,16 @@ type Config struct {
 	Handler        sink.Func
 	HandlerTimeout time.Duration // default 3 s, 2 s below the idle-in-transaction limit
 
-	BatchRecords int           // most records in a transaction, default 10,000
-	BatchBytes   int64         // most bytes in a transaction, default 8 MiB
-	Inflight     int64         // most bytes polled and not committed, default 128 MiB
-	Committers   int           // default 2 a core, at most 8
-	Grace        time.Duration // before a takeover ends our stuck backends, default 2 s
-	StopAfter    int           // effects in a row that fail alone, default 20
-	OnReset      string        // warn (default) or fail
-	Share        bool          // permit a group or (topic, table) that another pipeline uses
+	BatchRecords   int           // most records in a transaction, default 10,000
+	BatchBytes     int64         // most bytes in a transaction, default 8 MiB
+	Inflight       int64         // most bytes polled and not committed, default 128 MiB
+	DedupMemory    int64         // bytes for business keys in memory, sealed keys' filters included; default 256 MiB
+	AuditRetention time.Duration // of the audit rows of sealed runs, default 7 days
+	Committers     int           // default 2 a core, at most 8
+	Grace          time.Duration // before a takeover ends our stuck backends, default 2 s
+	StopAfter      int           // effects in a row that fail alone, default 20
+	OnReset        string        // warn (default) or fail
+	Share          bool          // permit a group or (topic, table) that another pipeline uses
 
 	Admin    string // address of /livez, /readyz and /metrics; empty: none
 	Logger   zerolog.Logger
@@ -107,6 +109,8 @@ func (c Config) withDefaults() Config {
 	c.BatchRecords = cmp.Or(c.BatchRecords, 10_000)
 	c.BatchBytes = cmp.Or(c.BatchBytes, 8<<20)
 	c.Inflight = cmp.Or(c.Inflight, 128<<20)
+	c.DedupMemory = cmp.Or(c.DedupMemory, 256<<20)
+	c.AuditRetention = cmp.Or(c.AuditRetention, 7*24*time.Hour)
 	c.Committers = cmp.Or(c.Committers, min(2*runtime.GOMAXPROCS(0), 8))
 	c.Grace = cmp.Or(c.Grace, 2*time.Second)
 	c.StopAfter = cmp.Or(c.StopAfter, 20)

@@ -138,6 +138,7 @@ func (p *Processor) report(w io.Writer, verbose bool, faults []string) {
 			_, _ = fmt.Fprintf(w, "%s %s offset %d epoch %d %s\n", h.Name, h.State, h.Claim.Next, h.Claim.Epoch, h.Cause)
 			continue
 		}
-		_, _ = fmt.Fprintf(w, "%s %s offset %d epoch %d queued %d keys %d\n", h.Name, h.State, s.claim.Next, s.claim.Epoch, s.records, s.keys)
+		_, _ = fmt.Fprintf(w, "%s %s offset %d epoch %d queued %d keys %d sealed %d filter %.0f%%\n",
+			h.Name, h.State, s.claim.Next, s.claim.Epoch, s.records, s.view.Keys, s.view.Sealed, 100*s.view.Ready)
 	}
 }

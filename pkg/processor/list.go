@@ -26,12 +26,20 @@ type list struct {
 	byName map[rebalance.Name]*queue
 	ready  []*queue
 	load   []*queue
+	tend   []*queue // views to be sealed, merged or given a filter
+	kept   map[stream.Partition]kept
 	bytes  int64
 	closed bool
+
+	committers int   // of these, half may work for cold queues
+	memory     int64 // bytes for the exact sets of all views
 }
 
 func newList(records int, size, bound int64) *list {
-	l := &list{records: records, size: size, bound: bound, freed: make(chan struct{}, 1), byName: map[rebalance.Name]*queue{}}
+	l := &list{
+		records: records, size: size, bound: bound, freed: make(chan struct{}, 1), byName: map[rebalance.Name]*queue{},
+		kept: map[stream.Partition]kept{}, committers: 1,
+	}
 	l.cond = sync.NewCond(&l.mu)
 	return l
 }
@@ -70,8 +78,13 @@ func (l *list) discard(q *queue) {
 	}
 	l.ready = slices.DeleteFunc(l.ready, func(r *queue) bool { return r == q })
 	l.load = slices.DeleteFunc(l.load, func(r *queue) bool { return r == q })
+	l.tend = slices.DeleteFunc(l.tend, func(r *queue) bool { return r == q })
+	if q.untend != nil {
+		q.untend()
+	}
 	if q.phase != inFlight {
 		l.free(q, q.bytes)
+		l.keep(q)
 	}
 	q.recs = nil
 }
@@ -125,7 +138,7 @@ func (l *list) over() bool {
 func (l *list) take() *work {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for len(l.ready) == 0 && !l.closed {
+	for !l.anyReady() && !l.closed {
 		l.cond.Wait()
 	}
 	if l.closed {
@@ -135,9 +148,12 @@ func (l *list) take() *work {
 	records, size := l.records, l.size
 	for i := 0; i < len(l.ready) && records > 0 && size > 0; {
 		q := l.ready[i]
-		if q.alone && len(w.parts) > 0 {
+		if (q.alone || q.cold) && len(w.parts) > 0 || q.cold && !l.roomForCold() {
 			i++
 			continue
+		}
+		if q.cold {
+			records = min(records, coldRecords)
 		}
 		l.ready = slices.Delete(l.ready, i, i+1)
 		q.phase = inFlight
@@ -145,7 +161,7 @@ func (l *list) take() *work {
 		w.parts = append(w.parts, &part{q: q, recs: recs, bytes: bytes})
 		records -= n
 		size -= bytes
-		if q.alone {
+		if q.alone || q.cold {
 			break
 		}
 	}
@@ -175,7 +191,9 @@ func (l *list) loaded(q *queue, v *dedup.View) {
 		return
 	}
 	q.view = v
+	q.cold = v.Stats().Ready < 1
 	l.settle(q)
+	l.tendTo(q)
 }
 
 // reload sends a claim back to have its view loaded, with the records it has.
@@ -186,6 +204,7 @@ func (l *list) reload(q *queue) {
 		l.free(q, q.bytes)
 		return
 	}
+	l.landed(q)
 	q.phase, q.view = loading, nil
 	l.load = append(l.load, q)
 	l.cond.Broadcast()
@@ -224,11 +243,15 @@ func (l *list) committed(p *part) (resume bool) {
 	if p.stop != nil {
 		l.discard(q)
 	}
+	if !q.gone && !q.tending && int64(q.view.Keys()) >= l.sealAt() {
+		l.tendTo(q)
+	}
 	return l.back(q)
 }
 
 // back returns a queue from its committer to the list.
 func (l *list) back(q *queue) (resume bool) {
+	l.landed(q)
 	if q.gone {
 		l.free(q, q.bytes)
 		return false
@@ -247,6 +270,7 @@ func (l *list) again(p *part, wait time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	q := p.q
+	l.landed(q)
 	if q.gone {
 		l.free(q, q.bytes)
 		return
@@ -281,6 +305,7 @@ func (l *list) restore(p *part) {
 func (l *list) release(p *part) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.landed(p.q)
 	l.discard(p.q)
 	l.free(p.q, p.q.bytes)
 }
@@ -334,7 +359,7 @@ type standing struct {
 	claim   stream.Claim
 	phase   phase
 	records int
-	keys    int
+	view    dedup.Stats
 	tries   int
 	newest  time.Time
 }
@@ -348,11 +373,11 @@ func (l *list) standings() (map[rebalance.Name]standing, int64) {
 		for _, r := range q.recs {
 			s.records += len(r)
 		}
-		if q.phase != inFlight {
+		if q.phase != inFlight { // then it is the committer's
 			s.tries = q.blame.tries
-			if q.view != nil {
-				s.keys = q.view.Keys()
-			}
+		}
+		if q.view != nil {
+			s.view = q.view.Stats()
 		}
 		out[n] = s
 	}

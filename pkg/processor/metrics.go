@@ -22,6 +22,9 @@ type metrics struct {
 	fenced    prometheus.Counter
 	wentBack  prometheus.Counter
 	full      prometheus.Counter
+	lookups   *prometheus.CounterVec   // outcome: confirmed, false_positive
+	seals     *prometheus.HistogramVec // what: seal, compact
+	rebuilds  prometheus.Histogram
 
 	applied, duplicate, dead, ok prometheus.Counter
 }
@@ -46,9 +49,18 @@ func newMetrics(reg prometheus.Registerer, p *Processor) *metrics {
 		wentBack:  counter("differences_total", "Claims whose row differed from memory when the watch compared them."),
 		full:      counter("inflight_full_total", "Turns of the poll loop that waited for bytes in flight."),
 	}
+	m.lookups = vec("lookups_total", "Keys that memory could not decide and Postgres was asked for: confirmed as applied before, or a false positive.")
+	m.seals = prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name: "effectonce_seal_duration_seconds", Help: "Sealing runs into a segment, and merging segments.",
+		Buckets: prometheus.ExponentialBuckets(0.01, 2, 14),
+	}, []string{"what"})
+	m.rebuilds = prometheus.NewHistogram(prometheus.HistogramOpts{
+		Name: "effectonce_filter_rebuild_seconds", Help: "Rebuilding the filter over a log's segments.",
+		Buckets: prometheus.ExponentialBuckets(0.01, 2, 14),
+	})
 	m.applied, m.duplicate, m.dead = m.records.WithLabelValues("applied"), m.records.WithLabelValues("duplicate"), m.records.WithLabelValues("dead")
 	m.ok = m.commits.WithLabelValues("committed")
-	reg.MustRegister(m.records, m.commits, m.unknown, m.took, m.takeovers, m.fenced, m.wentBack, m.full, &standingsCollector{p: p})
+	reg.MustRegister(m.records, m.commits, m.unknown, m.took, m.takeovers, m.fenced, m.wentBack, m.full, m.lookups, m.seals, m.rebuilds, &standingsCollector{p: p})
 	return m
 }
 
@@ -56,6 +68,12 @@ func (m *metrics) committed(r dedup.Range) {
 	m.applied.Add(float64(r.Applied))
 	m.duplicate.Add(float64(r.Duplicate))
 	m.dead.Add(float64(r.Dead))
+}
+
+// looked counts what a fold's look-up found.
+func (m *metrics) looked(f *dedup.Fold) {
+	m.lookups.WithLabelValues("confirmed").Add(float64(f.Confirmed))
+	m.lookups.WithLabelValues("false_positive").Add(float64(f.Asked - f.Confirmed))
 }
 
 func (m *metrics) failed(v Verdict) { m.commits.WithLabelValues(string(v)).Inc() }
@@ -70,12 +88,15 @@ var (
 	heldState       = prometheus.NewDesc("effectonce_partitions", "Partitions held, by state.", []string{"state"}, nil)
 	stoppedCause    = prometheus.NewDesc("effectonce_partition_stopped", "1 for a stopped partition, with its cause.", []string{"topic", "partition", "cause"}, nil)
 	inflightBytes   = prometheus.NewDesc("effectonce_inflight_bytes", "Bytes polled and not committed.", nil, nil)
-	viewKeys        = prometheus.NewDesc("effectonce_view_keys", "Business keys held in memory.", nil, nil)
+	viewKeys        = prometheus.NewDesc("effectonce_view_keys", "Business keys of the logs held: exact in memory, or sealed.", []string{"where"}, nil)
+	viewBytes       = prometheus.NewDesc("effectonce_view_bytes", "Memory of the views: exact sets and filters.", nil, nil)
+	viewSegments    = prometheus.NewDesc("effectonce_view_segments", "Live segments of the logs held.", nil, nil)
+	viewFill        = prometheus.NewDesc("effectonce_view_filter_fill", "Keys in the filters over the keys they were made for.", nil, nil)
 )
 
 // Describe implements prometheus.Collector.
 func (c *standingsCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{lagRecords, lagSeconds, heldState, stoppedCause, inflightBytes, viewKeys} {
+	for _, d := range []*prometheus.Desc{lagRecords, lagSeconds, heldState, stoppedCause, inflightBytes, viewKeys, viewBytes, viewSegments, viewFill} {
 		ch <- d
 	}
 }
@@ -87,7 +108,7 @@ func (c *standingsCollector) Collect(ch chan<- prometheus.Metric) {
 	}
 	states := map[rebalance.State]int{rebalance.Running: 0, rebalance.Waiting: 0, rebalance.Stopped: 0}
 	standings, bytes := c.p.list.standings()
-	keys := 0
+	var sum dedup.Stats
 	for _, h := range c.p.group.Held() {
 		states[h.State]++
 		number := strconv.Itoa(int(h.Name.Number))
@@ -98,7 +119,12 @@ func (c *standingsCollector) Collect(ch chan<- prometheus.Metric) {
 		if !ok {
 			continue
 		}
-		keys += s.keys
+		sum.Keys += s.view.Keys
+		sum.Sealed += s.view.Sealed
+		sum.Bytes += s.view.Bytes
+		sum.Segments += s.view.Segments
+		sum.Gate += s.view.Gate
+		sum.Capacity += s.view.Capacity
 		if end, ok := c.p.health.end(h.Name); ok {
 			lag := max(end-s.claim.Next, 0)
 			gauge(lagRecords, float64(lag), h.Name.Topic, number)
@@ -113,7 +139,11 @@ func (c *standingsCollector) Collect(ch chan<- prometheus.Metric) {
 		gauge(heldState, float64(n), string(s))
 	}
 	gauge(inflightBytes, float64(bytes))
-	gauge(viewKeys, float64(keys))
+	gauge(viewKeys, float64(sum.Keys), "memory")
+	gauge(viewKeys, float64(sum.Sealed), "sealed")
+	gauge(viewBytes, float64(sum.Bytes))
+	gauge(viewSegments, float64(sum.Segments))
+	gauge(viewFill, float64(sum.Gate)/float64(max(sum.Capacity, 1)))
 }
 
 const measureEvery = 5 * time.Second

@@ -70,6 +70,7 @@ func open(ctx context.Context, cfg Config) (_ *Processor, err error) {
 		suspicious: make(chan struct{}, 1),
 	}
 	p.loop = &loop{p: p, wake: func() {}}
+	p.list.committers, p.list.memory = cfg.Committers, cfg.DedupMemory/2 // the other half is the filters'
 	defer func() {
 		if err != nil {
 			p.close()
@@ -248,19 +249,22 @@ func (p *Processor) registerTopic(ctx context.Context, tx *pgtx.Tx, adm *kadm.Cl
 // takes two at once.
 const controlConns = 4
 
+// backgroundConns is the budget of loading and tending views.
+const backgroundConns = loaders + keepers
+
 // openPools makes the three budgets. Each session carries the pipeline in its
 // application_name, which is how a takeover knows a stuck backend for ours.
 func (p *Processor) openPools(ctx context.Context) error {
-	need := controlConns + p.cfg.Committers + loaders
+	need := controlConns + p.cfg.Committers + backgroundConns
 	if set := p.cfg.MaxConns; set > 0 && set < need {
 		return fmt.Errorf("%w: the pool is limited to %d connections, %d are needed: %d for control, %d for committers, %d in the background",
-			ErrConfig, set, need, controlConns, p.cfg.Committers, loaders)
+			ErrConfig, set, need, controlConns, p.cfg.Committers, backgroundConns)
 	}
 	p.sessions = fmt.Sprintf("effectonce:%d:", p.pipeline.ID)
 	for _, b := range []struct {
 		pool **pgxpool.Pool
 		size int
-	}{{&p.control, controlConns}, {&p.commits, p.cfg.Committers}, {&p.background, loaders}} {
+	}{{&p.control, controlConns}, {&p.commits, p.cfg.Committers}, {&p.background, backgroundConns}} {
 		cfg := p.cfg.Postgres.Copy()
 		cfg.MinConns, cfg.MaxConns = 0, int32(b.size)
 		name := p.sessions + p.cfg.Pipeline + ":" + holder()

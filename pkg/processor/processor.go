@@ -19,6 +19,7 @@ import (
 	"effectonce/pkg/offsets"
 	"effectonce/pkg/rebalance"
 	"effectonce/pkg/sink"
+	"effectonce/pkg/stream"
 )
 
 // Processor is one running pipeline.
@@ -84,12 +85,16 @@ func (p *Processor) run(ctx context.Context) error {
 	for range loaders {
 		work.Go(func() error { return p.loadViews(ctx) })
 	}
+	for range keepers {
+		work.Go(func() error { return p.tend(ctx) })
+	}
 
 	fetch, fctx := errgroup.WithContext(ctx)
 	fetch.Go(func() error { return p.loop.run(fctx) })
 	fetch.Go(func() error { return p.group.Run(fctx) })
 	fetch.Go(func() error { return p.watch(fctx) })
 	fetch.Go(func() error { return p.measure(fctx) })
+	fetch.Go(func() error { return p.sweep(fctx) })
 	if p.cfg.Admin != "" {
 		fetch.Go(func() error { return p.serveAdmin(fctx) })
 	}
@@ -128,10 +133,13 @@ func (p *Processor) withConn(ctx context.Context, pool *pgxpool.Pool, f func(*pg
 	return f(conn)
 }
 
-// say is the logger with a partition's keys.
-func (p *Processor) say(q *queue) *zerolog.Logger {
-	l := p.logger.With().Str("topic", q.name.Topic).Int32("partition", q.name.Number).Int64("epoch", q.claim.Epoch).
-		Int64("offset", q.claim.Next).Logger()
+// say is the logger with a partition's keys, for whoever has the queue in flight.
+func (p *Processor) say(q *queue) *zerolog.Logger { return p.about(q.claim) }
+
+// about is the logger with a claim's keys.
+func (p *Processor) about(c stream.Claim) *zerolog.Logger {
+	l := p.logger.With().Str("topic", c.TopicName).Int32("partition", c.Partition.Number).Int64("epoch", c.Epoch).
+		Int64("offset", c.Next).Logger()
 	return &l
 }
 
@@ -148,14 +156,18 @@ func (p *Processor) loadViews(ctx context.Context) error {
 
 func (p *Processor) loadView(ctx context.Context, q *queue) {
 	start := time.Now()
-	var v *dedup.View
+	v := p.list.reuse(q.claim.Partition)
 	err := p.withConn(ctx, p.background, func(conn *pgxpool.Conn) (err error) {
+		if v != nil && p.log.CatchUp(ctx, conn.Conn(), p.settings, p.pipeline.ID, q.claim.Partition, v) == nil {
+			return nil // it knows what it knew, and what came since
+		}
 		v, err = p.log.Load(ctx, conn.Conn(), p.settings, p.pipeline.ID, q.claim.Partition)
 		return err
 	})
 	switch {
 	case err == nil:
-		p.say(q).Info().Int("keys", v.Keys()).Dur("took", time.Since(start)).Msg("view loaded")
+		s := v.Stats()
+		p.say(q).Info().Int("keys", s.Keys).Int64("sealed", s.Sealed).Dur("took", time.Since(start)).Msg("view loaded")
 		p.list.loaded(q, v)
 	case errors.Is(err, dedup.ErrNoLog), errors.Is(err, dedup.ErrDropView):
 		p.group.Stop(q.claim, rebalance.Cause{

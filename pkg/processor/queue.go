@@ -30,6 +30,10 @@ type queue struct {
 	recs  [][]*kgo.Record
 	bytes int64 // of recs and of what is in flight
 	full  bool  // its fetching is paused
+	cold  bool  // its view has no filter yet: unknown keys are looked up in Postgres
+
+	tending bool   // its view is worked on in the background, or waits for it
+	untend  func() // ends that work when the claim goes
 
 	// The committer's while in flight, the list's otherwise.
 	claim  stream.Claim // Next is the position

@@ -71,7 +71,7 @@ func (p *Processor) compare(ctx context.Context) error {
 			p.list.suspectLog(h.q)
 			continue
 		}
-		p.say(h.q).Warn().Int64("position", h.claim.Next).Int64("row", row.Next).
+		p.about(h.claim).Warn().Int64("position", h.claim.Next).Int64("row", row.Next).
 			Bool("other_owner", row.Owner != h.claim.Owner).Msg("memory and database differ")
 		p.metrics.wentBack.Inc()
 		p.group.Fenced(ctx, h.claim.Owner, row.Next < h.claim.Next)

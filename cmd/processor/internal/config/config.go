@@ -16,6 +16,8 @@ type Config struct {
 	Sink            Sink        `yaml:"sink" json:"sink" jsonschema:"what a record does in Postgres"`
 	Batch           Batch       `yaml:"batch,omitempty" json:"batch,omitempty" jsonschema:"how large one transaction may become"`
 	InflightBytes   Size        `yaml:"inflight_bytes,omitempty" json:"inflight_bytes,omitempty" validate:"gt=0" jsonschema:"bytes polled and not yet committed, for the process (default 128MiB)"`
+	Dedup           Dedup       `yaml:"dedup,omitempty" json:"dedup,omitempty" jsonschema:"how much is remembered, and where"`
+	Audit           Audit       `yaml:"audit,omitempty" json:"audit,omitempty" jsonschema:"the audit trail in Postgres"`
 	Committers      int         `yaml:"committers,omitempty" json:"committers,omitempty" validate:"min=0,max=256" jsonschema:"committing goroutines, one connection each; 0 (default) is two a core, at most 8"`
 	Takeover        Takeover    `yaml:"takeover,omitempty" json:"takeover,omitempty" jsonschema:"how a partition is taken from a member that no longer answers"`
 	DeadLetters     DeadLetters `yaml:"dead_letters,omitempty" json:"dead_letters,omitempty" jsonschema:"when refused records stop the pipeline"`
@@ -92,6 +94,16 @@ type Table struct {
 	Columns  map[string]string `yaml:"columns" json:"columns" validate:"required,min=1,dive,keys,required,identifier,endkeys,source" jsonschema:"column to source: a field path (order.id), a pointer (/a.b/c), header:NAME, or kafka:key, kafka:topic, kafka:partition, kafka:offset, kafka:timestamp, kafka:value"`
 }
 
+// Dedup says how business keys are remembered.
+type Dedup struct {
+	Memory Size `yaml:"memory,omitempty" json:"memory,omitempty" validate:"gt=0" jsonschema:"bytes for business keys in memory, for the process (default 256MiB); what does not fit is sealed into Postgres behind filters"`
+}
+
+// Audit says how long the audit trail is kept.
+type Audit struct {
+	Retention Duration `yaml:"retention,omitempty" json:"retention,omitempty" validate:"gt=0" jsonschema:"how long the audit rows of sealed runs are kept (default 168h)"`
+}
+
 // Batch bounds one transaction.
 type Batch struct {
 	MaxRecords int  `yaml:"max_records,omitempty" json:"max_records,omitempty" validate:"min=1,max=1000000" jsonschema:"records in one transaction (default 10000)"`
@@ -140,6 +152,8 @@ func Default() Config {
 		Sink:            Sink{Table: Table{Schema: "public", Mode: "insert"}},
 		Batch:           Batch{MaxRecords: 10_000, MaxBytes: 8 << 20},
 		InflightBytes:   128 << 20,
+		Dedup:           Dedup{Memory: 256 << 20},
+		Audit:           Audit{Retention: Duration(7 * 24 * time.Hour)},
 		Takeover:        Takeover{Grace: Duration(2 * time.Second)},
 		DeadLetters:     DeadLetters{StopAfter: 20},
 		OnExternalReset: "warn",
