@@ -52,7 +52,9 @@ BEGIN
     IF the_kind < 0 THEN
         RAISE EXCEPTION 'bad_key: a JSON % is no part of a key', json_typeof($1) USING ERRCODE = '22023';
     END IF;
-    RETURN ROW(the_kind, convert_to($1 #>> '{}', 'UTF8'));
+    -- The white space around a lone value is still there, except around a string.
+    RETURN ROW(the_kind, CASE the_kind WHEN 0 THEN NULL WHEN 1 THEN convert_to($1 #>> '{}', 'UTF8')
+        ELSE convert_to(btrim($1 #>> '{}', E' \t\r\n'), 'UTF8') END);
 END $$;
 -- +goose StatementEnd
 
