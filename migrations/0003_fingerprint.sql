@@ -52,7 +52,8 @@ BEGIN
     IF the_kind < 0 THEN
         RAISE EXCEPTION 'bad_key: a JSON % is no part of a key', json_typeof($1) USING ERRCODE = '22023';
     END IF;
-    RETURN ROW(the_kind, convert_to($1 #>> '{}', 'UTF8'));
+    -- The white space around a lone value is still there, except around a string.
+    RETURN ROW(the_kind, convert_to(CASE the_kind WHEN 1 THEN $1 #>> '{}' ELSE btrim($1 #>> '{}', E' \t\r\n') END, 'UTF8'));
 END $$;
 -- +goose StatementEnd
 

@@ -6,6 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"effectonce/cmd/processor/internal/bench"
+	"effectonce/cmd/processor/internal/dedupcmd"
 	"effectonce/cmd/processor/internal/demo"
 	"effectonce/cmd/processor/internal/produce"
 	"effectonce/cmd/processor/internal/run"
@@ -15,6 +16,7 @@ import (
 func verbs() []*cobra.Command {
 	return append(demo.Commands(),
 		bench.Command(),
+		dedupcmd.Command(),
 		produce.Command(),
 		run.Command(),
 	)

@@ -10,13 +10,6 @@ import (
 	"effectonce/internal/pgtx"
 )
 
-// Steps of clean-up: what one short transaction removes.
-const (
-	cleanRuns   = 64   // fingerprints of as many runs: about 10 MB
-	cleanBlocks = 2000 // 8 MB
-	pruneRuns   = 500  // audit rows
-)
-
 // Clean removes some of what a log does not need any more: the fingerprints of runs
 // that are sealed, and the blocks of dead segments. It returns the number of rows;
 // call it again until that is 0. What is sealed and dead is read by the statement
@@ -27,13 +20,13 @@ func (s *Store) Clean(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, lo
 		pgtx.Statement{SQL: s.sql(`WITH x AS (
 				SELECT r.log, r.seq FROM @schema@.logs l
 				JOIN @schema@.runs r ON r.log = l.id AND r.seq <= l.sealed AND r.fingerprints IS NOT NULL
-				WHERE l.id = $1 ORDER BY r.seq LIMIT ` + strconv.Itoa(cleanRuns) + `),
+				WHERE l.id = $1 ORDER BY r.seq LIMIT ` + strconv.Itoa(s.sizes.runs) + `),
 			gone AS (UPDATE @schema@.runs r SET fingerprints = NULL FROM x WHERE r.log = x.log AND r.seq = x.seq RETURNING 1)
 			SELECT count(*) FROM gone`), Params: []pgtx.Param{pgtx.Int8(log)}},
 		pgtx.Statement{SQL: s.sql(`WITH x AS (
 				SELECT b.segment, b.first FROM @schema@.segments s
 				JOIN @schema@.blocks b ON b.segment = s.id
-				WHERE s.log = $1 AND s.state = 'dead' LIMIT ` + strconv.Itoa(cleanBlocks) + `),
+				WHERE s.log = $1 AND s.state = 'dead' LIMIT ` + strconv.Itoa(s.sizes.clear) + `),
 			gone AS (DELETE FROM @schema@.blocks b USING x WHERE b.segment = x.segment AND b.first = x.first RETURNING 1)
 			SELECT count(*) FROM gone`), Params: []pgtx.Param{pgtx.Int8(log)}},
 		pgtx.Statement{SQL: s.sql(`WITH gone AS (DELETE FROM @schema@.segments s WHERE s.log = $1 AND s.state = 'dead'
@@ -57,7 +50,7 @@ func (s *Store) Sweep(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, ag
 				SELECT (SELECT b.segment FROM @schema@.blocks b WHERE b.segment > there.segment ORDER BY b.segment LIMIT 1)
 				FROM there WHERE there.segment IS NOT NULL),
 			x AS (SELECT b.segment, b.first FROM there JOIN @schema@.blocks b ON b.segment = there.segment
-				WHERE NOT EXISTS (SELECT FROM @schema@.segments s WHERE s.id = there.segment) LIMIT ` + strconv.Itoa(cleanBlocks) + `),
+				WHERE NOT EXISTS (SELECT FROM @schema@.segments s WHERE s.id = there.segment) LIMIT ` + strconv.Itoa(s.sizes.clear) + `),
 			gone AS (DELETE FROM @schema@.blocks b USING x WHERE b.segment = x.segment AND b.first = x.first RETURNING 1)
 			SELECT count(*) FROM gone`)})
 }
@@ -70,7 +63,7 @@ func (s *Store) Prune(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, lo
 		SQL: s.sql(`WITH x AS (
 				SELECT r.log, r.seq, r.committed_at FROM @schema@.logs l
 				JOIN @schema@.runs r ON r.log = l.id AND r.seq < l.sealed
-				WHERE l.id = $1 ORDER BY r.seq LIMIT ` + strconv.Itoa(pruneRuns) + `),
+				WHERE l.id = $1 ORDER BY r.seq LIMIT ` + strconv.Itoa(s.sizes.prune) + `),
 			gone AS (DELETE FROM @schema@.runs r USING x WHERE r.log = x.log AND r.seq = x.seq
 				AND x.committed_at < now() - $2 * interval '1 ms' RETURNING 1)
 			SELECT count(*) FROM gone`),

@@ -6,16 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"effectonce/internal/pgtx"
-)
-
-const (
-	mergeWidth  = 8         // segments of a tier become one of the next
-	segmentKeys = 8_000_000 // most keys of a segment
 )
 
 // Compact merges segments of one tier into one of the next, and returns how many:
@@ -31,7 +27,7 @@ func (s *Store) Compact(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, 
 	if err := s.settle(ctx, conn, set, v); err != nil {
 		return 0, err
 	}
-	inputs := choose(v.live(), window, segmentKeys)
+	inputs := choose(v.live(), window, s.sizes)
 	if len(inputs) == 0 {
 		return 0, nil
 	}
@@ -49,8 +45,8 @@ func (v *View) live() []*Segment {
 }
 
 // choose returns the segments to merge: the smallest of the lowest tier and window
-// that has mergeWidth of them, at most mergeWidth and together at most limit keys.
-func choose(live []*Segment, window func(Segment) int64, limit int64) []*Segment {
+// that has z.merge of them, at most z.merge and together at most z.segment keys.
+func choose(live []*Segment, window func(Segment) int64, z sizes) []*Segment {
 	type group struct {
 		tier   int
 		window int64
@@ -65,14 +61,14 @@ func choose(live []*Segment, window func(Segment) int64, limit int64) []*Segment
 	}
 	var best []*Segment
 	for _, list := range groups {
-		if len(list) < mergeWidth {
+		if len(list) < z.merge {
 			continue
 		}
 		slices.SortFunc(list, func(a, b *Segment) int {
 			return cmp.Or(cmp.Compare(a.Keys, b.Keys), cmp.Compare(a.First, b.First))
 		})
 		keys, n := int64(0), 0
-		for n < mergeWidth && keys+list[n].Keys <= limit {
+		for n < z.merge && keys+list[n].Keys <= z.segment {
 			keys += list[n].Keys
 			n++
 		}
@@ -146,9 +142,6 @@ type source struct {
 	done  bool
 }
 
-// pageBlocks is what a statement reads of a segment: half a megabyte.
-const pageBlocks = 128
-
 // next moves to the next key. All keys must have come at the end: blocks may have
 // been removed by somebody else's compaction, and the manifest may be what it was
 // before that again.
@@ -178,7 +171,7 @@ func (r *source) fill(ctx context.Context, conn *pgx.Conn, set pgtx.Settings) er
 	return pgtx.Once(ctx, conn, set, pgtx.Statement{
 		Step: pgtx.StepLog,
 		SQL: r.store.sql(`SELECT fingerprints FROM @schema@.blocks WHERE segment = $1 AND first > $2 ORDER BY first
-			LIMIT ` + fmt.Sprint(pageBlocks)),
+			LIMIT ` + strconv.Itoa(r.store.sizes.page)),
 		Params: []pgtx.Param{pgtx.UUID(r.seg.ID), pgtx.Bytea(append([]byte{}, r.after...))},
 		Row: func(row pgtx.Row) error {
 			var b pgtype.DriverBytes // valid until the next row

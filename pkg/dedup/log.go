@@ -12,10 +12,13 @@ import (
 )
 
 // Store holds the SQL of this package for one schema. It is immutable.
-type Store struct{ schema string }
+type Store struct {
+	schema string
+	sizes  sizes
+}
 
 // New returns the store of the schema with this (unquoted) name.
-func New(schema string) *Store { return &Store{pgx.Identifier{schema}.Sanitize()} }
+func New(schema string) *Store { return &Store{pgx.Identifier{schema}.Sanitize(), usual} }
 
 func (s *Store) sql(text string) string { return strings.ReplaceAll(text, "@schema@", s.schema) }
 

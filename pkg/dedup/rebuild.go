@@ -13,10 +13,6 @@ import (
 	"effectonce/pkg/stream"
 )
 
-// sliceKeys is how many keys a statement of a rebuild reads: 4 MB, and a part of
-// the gate that stays in a core's cache while they are added.
-const sliceKeys = 250_000
-
 // Rebuild reads all segments and makes a new gate, and filters for the segments
 // that have none. It goes through all segments at once in the order of keys: as
 // long as there is no gate, look-ups trust the new one as far as it has come. An
@@ -49,7 +45,7 @@ func (s *Store) Rebuild(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, 
 
 // walk reads all slices and hands them on.
 func (s *Store) walk(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, v *View, r *rebuilding, read chan<- chunk) error {
-	steps := uint64(r.total/sliceKeys + 1)
+	steps := uint64(r.total/s.sizes.slice + 1)
 	for i := range steps {
 		from, to := place(i, steps), place(i+1, steps)
 		if err := s.slice(ctx, conn, set, v, r, from, to, i+1 == steps, read); err != nil {
@@ -182,7 +178,7 @@ func (s *Store) slice(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, v 
 	return nil
 }
 
-func newChunk() chunk { return chunk{bytes: make([]byte, 0, chunkBlocks*16*blockKeys)} }
+func newChunk() chunk { return chunk{bytes: make([]byte, 0, chunkBlocks*16*usual.block)} }
 
 // fillBlock adds a block to the filters on their way. Keys that a failed slice added
 // do no harm.

@@ -24,10 +24,28 @@ type Segment struct {
 	filter *Filter // nil until it is built
 }
 
-const (
-	blockKeys  = 250  // fingerprints a block: two rows a page
-	copyBlocks = 2000 // blocks a transaction: 500,000 keys, 8 MB
-)
+// sizes are what one statement or transaction carries, and what a segment is made of.
+type sizes struct {
+	block   int   // fingerprints a block
+	copy    int   // blocks a transaction that writes a segment
+	page    int   // blocks a statement that reads one of the inputs of a compaction
+	slice   int64 // keys a statement of a rebuild
+	merge   int   // segments of a tier that become one of the next
+	segment int64 // most keys of a segment that is merged
+	runs    int   // runs a statement that clears fingerprints
+	clear   int   // blocks a statement that removes dead ones
+	prune   int   // audit rows a statement that deletes them
+}
+
+var usual = sizes{
+	block: 250,     // two rows a page
+	copy:  2000,    // 8 MB
+	page:  128,     // 512 kB
+	slice: 250_000, // 4 MB, and a part of the gate that stays in a core's cache
+	merge: 8, segment: 8_000_000,
+	runs:  64, // 10 MB
+	clear: 2000, prune: 500,
+}
 
 // builder writes one segment: its row in state building, then its blocks in short
 // transactions, from keys that come in order. Nothing sees it before a swap.
@@ -46,8 +64,8 @@ type builder struct {
 // member's, is another segment.
 func (s *Store) register(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, log int64, seg *Segment, expected int64) (*builder, error) {
 	b := &builder{
-		store: s, conn: conn, set: set, seg: seg, block: make([]byte, 0, 16*blockKeys),
-		buf: make([]byte, 0, copyBlocks*rowSize+64),
+		store: s, conn: conn, set: set, seg: seg, block: make([]byte, 0, 16*s.sizes.block),
+		buf: make([]byte, 0, int(min(expected/int64(s.sizes.block)+1, int64(s.sizes.copy)))*(rowHead+16*s.sizes.block)+64),
 	}
 	seg.ID, seg.filter = newID(), newFilter(expected, segmentShape)
 	b.buf = append(b.buf, copyHeader...)
@@ -70,7 +88,7 @@ func (b *builder) add(ctx context.Context, k slot) error {
 	b.block, b.last = k.append(b.block), k
 	b.seg.Keys++
 	b.seg.filter.add(k)
-	if len(b.block) < 16*blockKeys {
+	if len(b.block) < 16*b.store.sizes.block {
 		return nil
 	}
 	return b.endBlock(ctx)
@@ -81,7 +99,7 @@ func (b *builder) endBlock(ctx context.Context) error {
 	b.block = b.block[:0]
 	b.rows++
 	b.seg.Blocks++
-	if b.rows < copyBlocks {
+	if b.rows < b.store.sizes.copy {
 		return nil
 	}
 	return b.flush(ctx)
@@ -130,7 +148,7 @@ func (b *builder) end(ctx context.Context) error {
 const (
 	copyHeader  = "PGCOPY\n\xff\r\n\x00\x00\x00\x00\x00\x00\x00\x00\x00"
 	copyTrailer = "\xff\xff"
-	rowSize     = 2 + 4 + 16 + 4 + 16 + 4 + 16*blockKeys
+	rowHead     = 2 + 4 + 16 + 4 + 16 + 4
 )
 
 func appendRow(buf []byte, id stream.UUID, block []byte) []byte {

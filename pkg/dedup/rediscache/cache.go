@@ -106,7 +106,7 @@ func (c *Cache) call(ctx context.Context, ask func(context.Context) error) error
 	switch {
 	case err == nil, errors.Is(err, redis.Nil):
 		c.breaker.RecordSuccess()
-	case ctx.Err() != nil: // the caller gave up: that says nothing about Redis
+	case gaveUp(ctx): // that says nothing about Redis
 		if c.breaker.IsHalfOpen() {
 			c.breaker.RecordFailure() // gives the one permit back: the next try is after another pause
 		}
@@ -118,6 +118,13 @@ func (c *Cache) call(ctx context.Context, ask func(context.Context) error) error
 		c.breaker.RecordFailure()
 	}
 	return err
+}
+
+// gaveUp reports whether the caller did not want to wait until the limit. A socket's
+// deadline may pass a moment before the context with the same one ends.
+func gaveUp(ctx context.Context) bool {
+	deadline, ok := ctx.Deadline()
+	return ctx.Err() != nil || ok && !time.Now().Before(deadline)
 }
 
 // Stats counts calls since New by how they ended.
