@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -51,7 +52,11 @@ func openPatiently(ctx context.Context, cfg Config) (*Processor, error) {
 
 // transient reports whether waiting may mend an error of opening.
 func transient(err error) bool {
-	if pgtx.Code(err) != "" {
+	code := pgtx.Code(err)
+	if strings.HasPrefix(code, "28") { // at the start it is the configuration's fault
+		return false
+	}
+	if code != "" {
 		return verdict(stepOf(err), err) == Retry
 	}
 	var dial *pgconn.ConnectError
