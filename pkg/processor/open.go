@@ -178,7 +178,7 @@ func (p *Processor) openKafka(ctx context.Context) error {
 func (p *Processor) register(ctx context.Context, adm *kadm.Client, cluster string) error {
 	want := offsets.Pipeline{
 		Name: p.cfg.Pipeline, Generation: p.cfg.generation(0), Group: p.cfg.Group, ClusterID: cluster,
-		SystemID: p.server.Load().SystemID,
+		SystemID: p.server.Load().SystemID, Settings: p.cfg.rule().text(),
 	}
 	if t, ok := p.sink.(*sink.Table); ok {
 		want.SinkTables = t.Tables()
@@ -196,6 +196,9 @@ func (p *Processor) register(ctx context.Context, adm *kadm.Client, cluster stri
 		return err
 	}
 	if p.pipeline, err = p.offsets.Register(ctx, tx, want, p.cfg.Topics, p.cfg.Share); err == nil {
+		err = p.madeAlike(p.pipeline.Generation, 0)
+	}
+	if err == nil {
 		err = p.registerTopics(ctx, tx, adm)
 	}
 	if err != nil {
@@ -216,6 +219,9 @@ func (p *Processor) registerTopics(ctx context.Context, tx *pgtx.Tx, adm *kadm.C
 		switch {
 		case at >= 0:
 			t.Partitions = rows[at].Partitions // the count that keys were hashed over
+			if err := p.madeAlike(rows[at].Generation, t.Partitions); err != nil {
+				return fmt.Errorf("topic %q: %w", name, err)
+			}
 			t.Generation = p.cfg.generation(t.Partitions)
 		case slices.ContainsFunc(rows, func(r offsets.Topic) bool { return r.Name == name }):
 			return fmt.Errorf("topic %q: %w", name, ErrRecreated)
