@@ -77,7 +77,7 @@ func open(ctx context.Context, cfg Config) (_ *Processor, err error) {
 	p.loop = &loop{p: p, wake: func() {}}
 	defer func() {
 		if err != nil {
-			p.close()
+			p.close(ctx)
 		}
 	}()
 	sources, err := cfg.sources()
