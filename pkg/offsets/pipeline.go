@@ -1,6 +1,7 @@
 package offsets
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,6 +22,7 @@ type Pipeline struct {
 	ClusterID  string // of the Kafka cluster
 	SystemID   int64  // system identifier of the Postgres cluster
 	SinkTables []string
+	Settings   string // JSON, what Generation digests, for people; as of the first start
 }
 
 // Errors of Register. Each says what is in the way; an operator decides.
@@ -40,20 +42,22 @@ func (s *Store) Register(ctx context.Context, tx *pgtx.Tx, want Pipeline, topics
 	err := tx.Run(ctx, pgtx.Statement{
 		Step: pgtx.StepBegin,
 		SQL: s.sql(`INSERT INTO @schema@.pipelines
-			(name, salt, generation, group_name, cluster_id, system_identifier, sink_tables)
-			VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT (name) DO NOTHING`),
+			(name, salt, generation, group_name, cluster_id, system_identifier, sink_tables, settings)
+			VALUES ($1, $2, $3, $4, $5, $6, $7, $8::jsonb) ON CONFLICT (name) DO NOTHING`),
 		Params: []pgtx.Param{
 			pgtx.Text(want.Name), pgtx.Bytea(want.Salt[:]), pgtx.Bytea(want.Generation), pgtx.Text(want.Group),
 			pgtx.Text(want.ClusterID), pgtx.Int8(want.SystemID), pgtx.Texts(nonNil(want.SinkTables)),
+			pgtx.Text(cmp.Or(want.Settings, "{}")),
 		},
 	}, pgtx.Statement{
 		Step: pgtx.StepBegin,
-		SQL: s.sql(`SELECT id, salt, generation, group_name, cluster_id, system_identifier FROM @schema@.pipelines
+		SQL: s.sql(`SELECT id, salt, generation, group_name, cluster_id, system_identifier, settings::text
+			FROM @schema@.pipelines
 			WHERE name = $1 FOR UPDATE`),
 		Params: []pgtx.Param{pgtx.Text(want.Name)},
 		Row: func(r pgtx.Row) error {
 			var salt []byte
-			err := r.Scan(&have.ID, &salt, &have.Generation, &have.Group, &have.ClusterID, &have.SystemID)
+			err := r.Scan(&have.ID, &salt, &have.Generation, &have.Group, &have.ClusterID, &have.SystemID, &have.Settings)
 			copy(have.Salt[:], salt)
 			return err
 		},

@@ -27,12 +27,14 @@ func (w *world) register(conn *pgx.Conn, p offsets.Pipeline, share bool, topics 
 func TestRegister(t *testing.T) {
 	t.Parallel()
 	w := bare(t)
-	first, err := w.register(w.conn, pipeline("p"), false)
-	if err != nil || first.ID == 0 {
+	made := pipeline("p")
+	made.Settings = `{"key": ["order_id"]}`
+	first, err := w.register(w.conn, made, false)
+	if err != nil || first.ID == 0 || first.Settings != made.Settings {
 		t.Fatal(first, err)
 	}
 	again := pipeline("p")
-	again.Salt, again.Generation = [16]byte{9}, []byte("configured later")
+	again.Salt, again.Generation, again.Settings = [16]byte{9}, []byte("configured later"), `{"key": ["customer"]}`
 	got, err := w.register(w.conn, again, false)
 	if diff := cmp.Diff(first, got); err != nil || diff != "" {
 		t.Error(diff, err)

@@ -2,8 +2,6 @@ package processor
 
 import (
 	"cmp"
-	"crypto/sha256"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
@@ -167,30 +165,6 @@ func (c Config) sources() ([]decode.Source, error) {
 
 // keyText names the key rule for people.
 func (p *Processor) keyText() string { return strings.Join(p.cfg.Key, " + ") }
-
-// generation digests what a commit means: scope, key rule, encoding and the
-// partition count that keys are hashed over. Two configurations that differ in it
-// never commit to one position.
-func (c Config) generation(partitions int32) []byte {
-	h := sha256.New()
-	part := func(s string) {
-		var n [4]byte
-		binary.BigEndian.PutUint32(n[:], uint32(len(s)))
-		h.Write(n[:])
-		h.Write([]byte(s))
-	}
-	part("effectonce 1") // the encoding of fingerprints
-	part("partition")    // the scope
-	part(string(c.KeyMissing))
-	for _, k := range c.Key {
-		s, _ := decode.ParseSource(k) // Validate has seen it
-		part(s.String())
-	}
-	if len(c.Key) > 0 {
-		part(fmt.Sprint(partitions))
-	}
-	return h.Sum(nil)[:16]
-}
 
 // holder names this process beside the owner.
 func holder() string {

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -51,7 +52,11 @@ func openPatiently(ctx context.Context, cfg Config) (*Processor, error) {
 
 // transient reports whether waiting may mend an error of opening.
 func transient(err error) bool {
-	if pgtx.Code(err) != "" {
+	code := pgtx.Code(err)
+	if strings.HasPrefix(code, "28") { // at the start it is the configuration's fault
+		return false
+	}
+	if code != "" {
 		return verdict(stepOf(err), err) == Retry
 	}
 	var dial *pgconn.ConnectError
@@ -73,7 +78,7 @@ func open(ctx context.Context, cfg Config) (_ *Processor, err error) {
 	p.list.committers, p.list.memory = cfg.Committers, cfg.DedupMemory/2 // the other half is the filters'
 	defer func() {
 		if err != nil {
-			p.close()
+			p.close(ctx)
 		}
 	}()
 	sources, err := cfg.sources()
@@ -174,7 +179,7 @@ func (p *Processor) openKafka(ctx context.Context) error {
 func (p *Processor) register(ctx context.Context, adm *kadm.Client, cluster string) error {
 	want := offsets.Pipeline{
 		Name: p.cfg.Pipeline, Generation: p.cfg.generation(0), Group: p.cfg.Group, ClusterID: cluster,
-		SystemID: p.server.Load().SystemID,
+		SystemID: p.server.Load().SystemID, Settings: p.cfg.rule().text(),
 	}
 	if t, ok := p.sink.(*sink.Table); ok {
 		want.SinkTables = t.Tables()
@@ -192,6 +197,9 @@ func (p *Processor) register(ctx context.Context, adm *kadm.Client, cluster stri
 		return err
 	}
 	if p.pipeline, err = p.offsets.Register(ctx, tx, want, p.cfg.Topics, p.cfg.Share); err == nil {
+		err = p.madeAlike(p.pipeline.Generation, 0)
+	}
+	if err == nil {
 		err = p.registerTopics(ctx, tx, adm)
 	}
 	if err != nil {
@@ -212,6 +220,9 @@ func (p *Processor) registerTopics(ctx context.Context, tx *pgtx.Tx, adm *kadm.C
 		switch {
 		case at >= 0:
 			t.Partitions = rows[at].Partitions // the count that keys were hashed over
+			if err := p.madeAlike(rows[at].Generation, t.Partitions); err != nil {
+				return fmt.Errorf("topic %q: %w", name, err)
+			}
 			t.Generation = p.cfg.generation(t.Partitions)
 		case slices.ContainsFunc(rows, func(r offsets.Topic) bool { return r.Name == name }):
 			return fmt.Errorf("topic %q: %w", name, ErrRecreated)

@@ -69,7 +69,7 @@ func Run(ctx context.Context, cfg Config) error {
 	if err != nil {
 		return err
 	}
-	defer p.close()
+	defer p.close(ctx)
 	return p.run(ctx)
 }
 
@@ -111,9 +111,18 @@ func (p *Processor) run(ctx context.Context) error {
 // there or it is not: the next owner begins at the position.
 const drain = 20 * time.Second
 
-// close leaves the group and gives the connections back.
-func (p *Processor) close() {
+// leaving bounds the mirror's last commit: lag tools can wait, a shutdown cannot.
+const leaving = 2 * time.Second
+
+// close brings the mirror up to date, leaves the group and gives the connections
+// back. ctx may be over.
+func (p *Processor) close(ctx context.Context) {
 	if p.client != nil {
+		limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaving)
+		if err := p.group.Leave(limited); err != nil {
+			p.logger.Warn().Err(err).Msg("the group's offset stays behind the position, until the next member commits")
+		}
+		cancel()
 		p.client.CloseAllowingRebalance()
 	}
 	for _, pool := range []*pgxpool.Pool{p.control, p.commits, p.background} {

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"effectonce/internal/kafkatest"
@@ -46,5 +47,22 @@ func TestNothingIsCommittedBehindARecordThatStops(t *testing.T) {
 	}
 	if n := w.count(t, "SELECT count(*) FROM "+w.orders()); n != wrong {
 		t.Errorf("%d rows, want the %d before it", n, wrong)
+	}
+}
+
+// A lag tool showed records as unread that a member had committed just before it
+// stopped: the group's offset is brought up to the position before it leaves.
+func TestStoppingLeavesTheGroupsOffsetAtThePosition(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	w.produce(t, "a", "b", "c")
+	w.run(t, w.at(t, 3))
+	adm := kadm.NewClient(kafkatest.Client(t, w.broker))
+	got, err := adm.FetchOffsets(t.Context(), "orders")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if o, ok := got.Lookup(w.topic, 0); !ok || o.At != 3 || o.Metadata != "eo1 orders" {
+		t.Errorf("the group's offset is %d %q, want 3", o.At, o.Metadata)
 	}
 }

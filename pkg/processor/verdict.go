@@ -69,7 +69,10 @@ func verdict(step pgtx.Step, err error) Verdict {
 	switch class := code[:2]; class {
 	case "08", "40", "53", "55", "57", "58":
 		return Retry
-	case "28":
+	case "28": // a refused login, while the password is changed: new connections meet it
+		if step == pgtx.StepBegin {
+			return Retry
+		}
 		return Stop
 	case "42", "3F":
 		switch {

@@ -50,9 +50,11 @@ func TestVerdict(t *testing.T) {
 		{pgtx.StepEffect, code("42P01"), Reload},
 		{pgtx.StepEffect, code("3F000"), Reload},
 		{pgtx.StepFence, code("42883"), Stop},
-		{pgtx.StepBegin, code("28P01"), Stop},
+		{pgtx.StepFence, code("28000"), Stop},
 
 		// The moment.
+		{pgtx.StepBegin, code("28P01"), Retry}, // a password that is being changed
+		{pgtx.StepBegin, code("28000"), Retry},
 		{pgtx.StepBegin, code("08006"), Retry},
 		{pgtx.StepBegin, code("0A000"), Retry}, // what PostgreSQL answers to BEGIN READ WRITE in recovery
 		{pgtx.StepEffect, code("0A000"), Doubt},

@@ -186,6 +186,32 @@ func TestHealthcheck(t *testing.T) {
 	if got := processor(t, "healthcheck", "--url", "http://"+deadAddress(t)); got.code != exit.Unavailable {
 		t.Errorf("no answer: %d, %s", got.code, got.stderr)
 	}
+	_, port, err := net.SplitHostPort(server.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	status = http.StatusOK
+	for _, listen := range []string{"127.0.0.1", "0.0.0.0"} {
+		file := write(t, offline+"admin: {allow_remote: true, listen: '"+listen+":"+port+"'}\n")
+		if got := processor(t, "healthcheck", file); got.code != exit.OK {
+			t.Errorf("%s in FILE: %d, %s", listen, got.code, got.stderr)
+		}
+		if got := processor(t, "healthcheck", file, "--url", server.URL); got.code != exit.UsageError {
+			t.Errorf("FILE and --url: %d, %s", got.code, got.stderr)
+		}
+	}
+}
+
+// An address for all interfaces is listened on, not asked.
+func TestReachable(t *testing.T) {
+	for listen, want := range map[string]string{
+		"127.0.0.1:9464": "127.0.0.1:9464", "0.0.0.0:9464": "127.0.0.1:9464", "[::]:9464": "[::1]:9464", ":9464": "127.0.0.1:9464",
+		"10.0.0.5:1": "10.0.0.5:1", "[::1]:1": "[::1]:1", "localhost:1": "localhost:1",
+	} {
+		if got := reachable(listen); got != want {
+			t.Errorf("%s is asked at %s, want %s", listen, got, want)
+		}
+	}
 }
 
 // deadAddress is one that nobody listens on.

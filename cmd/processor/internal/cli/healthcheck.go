@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"strings"
 	"time"
@@ -23,12 +25,26 @@ func healthcheckCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "healthcheck",
 		Short: "Ask a running processor whether it is ready: 0 yes, 3 no, 69 no answer",
-		Args:  cobra.NoArgs,
+		Long: `Healthcheck asks the admin address that FILE sets, or --url, whether the processor
+is ready. It exits with 0 if it is, 3 if it is not, and 69 if nobody answers.`,
 	}
-	address := cmd.Flags().String("url", "http://"+config.Default().Admin.Listen, "`URL` of the admin address")
+	settings := Bind(cmd)
+	byDefault := "http://" + config.Default().Admin.Listen
+	address := cmd.Flags().String("url", byDefault, "`URL` of the admin address, instead of FILE's admin.listen")
 	timeout := cmd.Flags().Duration("timeout", 5*time.Second, "how long to wait for the answer")
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		target, err := readyz(*address)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		url := *address
+		if len(args) > 0 || settings.file != "" {
+			if cmd.Flags().Changed("url") {
+				return usage(cmd, errors.New("FILE and --url both name the address: give one"))
+			}
+			loaded, err := settings.Load(cmd, args)
+			if err != nil {
+				return err
+			}
+			url = "http://" + reachable(loaded.Config.Admin.Listen)
+		}
+		target, err := readyz(url)
 		if err != nil {
 			return usage(cmd, err)
 		}
@@ -37,6 +53,23 @@ func healthcheckCommand() *cobra.Command {
 		return askReady(ctx, target)
 	}
 	return cmd
+}
+
+// reachable is where to ask an address that a processor on this machine listens on:
+// one that stands for all interfaces is asked on the loopback.
+func reachable(listen string) string {
+	host, port, err := net.SplitHostPort(listen)
+	if err != nil { // validated before
+		return listen
+	}
+	ip, err := netip.ParseAddr(host)
+	switch {
+	case host == "", err == nil && ip.IsUnspecified() && ip.Is4():
+		host = "127.0.0.1"
+	case err == nil && ip.IsUnspecified():
+		host = "::1"
+	}
+	return net.JoinHostPort(host, port)
 }
 
 // readyz turns the admin address into that of the question.

@@ -75,7 +75,7 @@ func code(err error) (int, error) {
 	case strings.HasPrefix(code, "28"), code == "3D000": // a refused login, no such database
 		return exit.Config, err
 	case errors.As(err, &schema), errors.Is(err, migrations.ErrServerTooOld), errors.Is(err, rebalance.ErrNoTopic), errors.Is(err, rebalance.ErrNoTopicID),
-		errors.Is(err, rebalance.ErrGroupInUse), errors.Is(err, rebalance.ErrOurOffsets), errors.Is(err, processor.ErrRecreated),
+		errors.Is(err, rebalance.ErrGroupInUse), errors.Is(err, rebalance.ErrOurOffsets), errors.Is(err, processor.ErrRecreated), errors.Is(err, processor.ErrGeneration),
 		errors.Is(err, offsets.ErrOtherCluster), errors.Is(err, offsets.ErrOtherDatabase), errors.Is(err, offsets.ErrOtherGroup),
 		errors.Is(err, offsets.ErrTaken), errors.Is(err, processor.ErrConfig):
 		return exit.Config, err

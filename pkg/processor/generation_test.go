@@ -1,0 +1,46 @@
+package processor_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"effectonce/pkg/processor"
+)
+
+// A pipeline configured with another key than its rows were made for joined the
+// group and stopped every partition. It is refused before, and told what it was made
+// with.
+func TestAnotherKeyRuleIsRefusedAtTheStart(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 2)
+	w.produce(t, "a", "b", "c")
+	w.run(t, w.at(t, 3))
+	made := w.cfg
+	for says, change := range map[string]func(*processor.Config){
+		"made with key order_id, configured is customer":                   func(c *processor.Config) { c.Key = []string{"customer"} },
+		"made with key order_id, configured is order_id + header:source":   func(c *processor.Config) { c.Key = []string{"order_id", "header:source"} },
+		"made with key order_id, configured is coordinates":                func(c *processor.Config) { c.Key = nil },
+		"made with key_missing dead_letter, configured is coordinates":     func(c *processor.Config) { c.KeyMissing = processor.KeyCoordinates },
+		"the pipeline was made for another configuration: made with key o": func(c *processor.Config) { c.Key = []string{"kafka:key"} },
+	} {
+		w.cfg = made
+		change(&w.cfg)
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		err := processor.Run(ctx, w.cfg)
+		cancel()
+		if !errors.Is(err, processor.ErrGeneration) || !strings.Contains(err.Error(), says) {
+			t.Errorf("%v, want %q", err, says)
+		}
+	}
+	w.cfg = made
+	w.cfg.Key = []string{"/order_id"} // the same source, written otherwise
+	w.produce(t, "a", "d")
+	w.run(t, w.at(t, 5))
+	w.exact(t, 4)
+	if n := w.count(t, "SELECT sum(epoch) FROM "+w.db.Relation("positions")); n != 4 {
+		t.Errorf("%d claims, want 2 of each run that was not refused", n)
+	}
+}
