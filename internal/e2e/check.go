@@ -265,7 +265,8 @@ func checkCounts(f facts) (found []finding) {
 }
 
 // checkKeys: the run of each commit has the fingerprints of what was applied in
-// its range, sorted, and no others. A pipeline without a key has none.
+// its range, sorted, and no others. A pipeline without a key has none, and a sealed
+// run has given its own away.
 func checkKeys(f facts) (found []finding) {
 	effects := map[int32][]effect{}
 	for _, e := range f.effects {
@@ -276,6 +277,9 @@ func checkKeys(f facts) (found []finding) {
 	}
 	byOffset := func(e effect, offset int64) int { return cmp.Compare(e.offset, offset) }
 	for _, r := range f.runs {
+		if r.keys == nil { // sealed and cleaned up: its keys are in a segment
+			continue
+		}
 		var want [][]byte
 		if es := effects[r.part]; f.keyed {
 			from, _ := slices.BinarySearchFunc(es, r.from, byOffset)

@@ -82,6 +82,23 @@ func TestLedger(t *testing.T) {
 	}
 }
 
+// TestLedgerSealed plays a history with memory for hardly any keys: they are sealed
+// into segments, merged, looked up and rebuilt behind filters under the same faults.
+func TestLedgerSealed(t *testing.T) {
+	const first = 40
+	for seed := uint64(first); seed < first+seeds(t); seed++ {
+		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
+			h := history{seed, 100_000, []string{"kill", "cut before COMMIT", "kill", "cut after COMMIT", "freeze"}, fenceSQL}
+			w := newWorld(t, 4, seed)
+			w.memory = 2
+			w.mustBe(w.play(h))
+			if n := w.number("SELECT count(*) FROM " + w.db.Relation("segments") + " WHERE state = 'live' AND tier > 0"); n == 0 {
+				t.Error("nothing was sealed and merged")
+			}
+		})
+	}
+}
+
 // play plays a history and returns the first findings, if there are any.
 func (w *world) play(h history) (when string, found []finding) {
 	t := w.t

@@ -48,6 +48,7 @@ type world struct {
 	batch      int
 	committers int
 	columns    string // further columns of the mapping
+	memory     int    // bytes for business keys, 0 is no bound
 	binary     func() (string, error)
 	env        []string
 }
@@ -123,9 +124,10 @@ sink:
 batch: {max_records: %d}
 committers: %d
 takeover: {grace: %s}
+dedup: {memory: %d}
 admin: {listen: %q}
 log: {format: json}
-`, kafkatest.Broker(w.t), w.topic, w.group, w.session, w.dsn(m), w.db.Schema, w.key, w.db.User, w.columns, w.batch, w.committers, w.grace, m.admin)
+`, kafkatest.Broker(w.t), w.topic, w.group, w.session, w.dsn(m), w.db.Schema, w.key, w.db.User, w.columns, w.batch, w.committers, w.grace, w.memory, m.admin)
 }
 
 // await waits for a condition that nothing announces.

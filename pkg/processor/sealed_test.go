@@ -14,7 +14,7 @@ func TestSealedKeysAreRecognised(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 2)
 	w.admin(t)
-	w.cfg.DedupMemory, w.cfg.BatchRecords = 1, 500
+	w.cfg.DedupMemory, w.cfg.BatchRecords = 2, 500
 	rng := rand.New(rand.NewPCG(1, 1))
 	made, sent := 0, 0
 	stream := func(n int) (ids []string) {

@@ -3,6 +3,7 @@ package processor
 import (
 	"context"
 	"errors"
+	"math"
 	"slices"
 	"time"
 
@@ -57,8 +58,12 @@ func (l *list) forget(now time.Time) {
 }
 
 // sealAt is how many keys an exact set may hold before it is sealed: the memory is
-// shared by all views held, so the more scopes, the smaller the seals.
+// shared by all views held, so the more scopes, the smaller the seals. Without a
+// bound nothing is ever sealed.
 func (l *list) sealAt() int64 {
+	if l.memory == 0 {
+		return math.MaxInt64
+	}
 	return min(max(l.memory/keyBytes/int64(max(len(l.byName), 1)), leastSeal), mostSeal)
 }
 
@@ -88,7 +93,7 @@ func (l *list) anyReady() bool {
 
 // tendTo puts a claim's view on the list of those to be worked on.
 func (l *list) tendTo(q *queue) {
-	if q.tending || q.gone {
+	if q.tending || q.gone || q.view == nil || l.memory == 0 && q.view.Stats().Segments == 0 {
 		return
 	}
 	q.tending = true
