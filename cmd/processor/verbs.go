@@ -5,9 +5,9 @@ package main
 import (
 	"github.com/spf13/cobra"
 
+	"effectonce/cmd/processor/internal/bench"
 	"effectonce/cmd/processor/internal/dedupcmd"
 	"effectonce/cmd/processor/internal/demo"
-	"effectonce/cmd/processor/internal/bench"
 	"effectonce/cmd/processor/internal/produce"
 	"effectonce/cmd/processor/internal/run"
 )

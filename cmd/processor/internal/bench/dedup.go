@@ -143,7 +143,7 @@ func (h *history) run(ctx context.Context) (err error) {
 	h.res.Records = sealsARun * h.res.SealKeys
 	h.res.ReplayRecords = h.keys / 5 / int64(h.rounds)
 	h.say("load average %s", h.res.LoadAverage)
-	l, err := openLedger(ctx, h.config, dropName("long"))
+	l, err := openLedger(ctx, h.config, schemaName("long"))
 	if err != nil {
 		return err
 	}

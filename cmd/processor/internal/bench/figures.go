@@ -241,7 +241,7 @@ func (h *history) rates(ctx context.Context, l *ledger) error {
 }
 
 func (h *history) baseRate(ctx context.Context, round int, share float64) (float64, error) {
-	l, err := openLedger(ctx, h.config, dropName(fmt.Sprintf("base%d", round)))
+	l, err := openLedger(ctx, h.config, schemaName(fmt.Sprintf("base%d", round)))
 	if err != nil {
 		return 0, err
 	}

@@ -257,7 +257,7 @@ func random() (u stream.UUID) {
 	return u
 }
 
-// dropName names the schemas of one process, for people who find them.
-func dropName(what string) string {
+// schemaName says whose a schema is, for people who find one.
+func schemaName(what string) string {
 	return fmt.Sprintf("effectonce_bench_%d_%d_%s", time.Now().Unix(), os.Getpid(), what)
 }
