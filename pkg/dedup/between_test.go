@@ -3,21 +3,29 @@ package dedup
 import (
 	"errors"
 	"testing"
+
+	"github.com/jackc/pgx/v5"
 )
 
 // backup sets the tables aside and returns what sets them back: the database goes
 // back, as when a lagging replica is promoted.
 func (w *world) backup() (goBack func()) {
 	w.t.Helper()
-	for _, table := range []string{"logs", "runs"} {
+	tables := []string{"runs", "segments", "blocks"}
+	for _, table := range append(tables, "logs") {
+		w.Exec(w.t, "DROP TABLE IF EXISTS "+w.Relation("aside_"+table))
 		w.Exec(w.t, "CREATE TABLE "+w.Relation("aside_"+table)+" AS TABLE "+w.Relation(table))
 	}
 	return func() {
 		w.t.Helper()
-		w.Exec(w.t, "DELETE FROM "+w.Relation("runs"))
-		w.Exec(w.t, "UPDATE "+w.Relation("logs")+` l SET state = a.state, generation = a.generation, head = a.head,
-			head_id = a.head_id, manifest = a.manifest, sealed = a.sealed FROM `+w.Relation("aside_logs")+" a WHERE a.id = l.id")
-		w.Exec(w.t, "INSERT INTO "+w.Relation("runs")+" SELECT * FROM "+w.Relation("aside_runs"))
+		sql := "BEGIN; UPDATE " + w.Relation("logs") + ` l SET state = a.state, generation = a.generation, head = a.head,
+			head_id = a.head_id, manifest = a.manifest, sealed = a.sealed FROM ` + w.Relation("aside_logs") + " a WHERE a.id = l.id;"
+		for _, table := range tables {
+			sql += "DELETE FROM " + w.Relation(table) + "; INSERT INTO " + w.Relation(table) + " SELECT * FROM " + w.Relation("aside_"+table) + ";"
+		}
+		if _, err := w.Owner.Exec(w.t.Context(), sql+"COMMIT", pgx.QueryExecModeSimpleProtocol); err != nil {
+			w.t.Fatal(err)
+		}
 	}
 }
 

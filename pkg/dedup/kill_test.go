@@ -50,11 +50,15 @@ func (w *world) cut(n int64, behind bool) (*pgx.Conn, *blade) {
 	}
 	b := &blade{behind: behind}
 	b.left.Store(-1)
+	var dialed atomic.Bool
 	cfg.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
 		var d net.Dialer
 		c, err := d.DialContext(ctx, network, addr)
+		if err != nil || dialed.Swap(true) { // a cancel request has a connection of its own
+			return c, err
+		}
 		b.Conn = c
-		return b, err
+		return b, nil
 	}
 	conn, err := pgx.ConnectConfig(w.t.Context(), cfg)
 	if err != nil {

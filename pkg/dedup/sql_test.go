@@ -69,7 +69,8 @@ func sqlState(err error) string {
 func sqlParts(parts []stream.Value, args []any) (string, []any) {
 	calls := make([]string, len(parts))
 	for i, p := range parts {
-		cast, arg := "", any(string(p.Data))
+		var cast string
+		arg := any(string(p.Data))
 		switch p.Kind {
 		case stream.Text, stream.Time:
 			cast = "text"

@@ -5,13 +5,13 @@
 // that Postgres keeps, which the caller compares; so the bytes are handed over as
 // they came, and every trouble ends in a scan of the blocks:
 //
-//	Redis is …                         Load            Store      the breaker
-//	flushed, evicting, failed over     nil, nil        nil        stays closed
-//	lying: garbage, another's image    those bytes     nil        stays closed
-//	holding another type at the key    error           nil        stays closed
-//	loading, read-only, out of memory  error           error      counts it
-//	slow, hung, gone                   error in time   the same   counts it
-//	answering with an endless reply    error           error      counts it
+//	Redis is …                         Load        Store    the breaker
+//	flushed, evicting, failed over     a miss      stores   stays closed
+//	lying: garbage, another's image    hands over  stores   stays closed
+//	holding another type at the key    an error    stores   stays closed
+//	loading, read-only, out of memory  an error    as Load  counts it
+//	slow, hung, gone                   an error    in time  counts it
+//	answering with an endless reply    an error    as Load  counts it, and hangs up
 //
 // After several errors in a row the breaker opens, and calls end at once with
 // ErrResting until a pause is over; then one call tries.

@@ -266,8 +266,8 @@ func TestHostileReplies(t *testing.T) {
 			if err == nil {
 				t.Errorf("%.50q", image)
 			}
-			if errors.Is(err, context.DeadlineExceeded) {
-				t.Errorf("refused by the time limit only: %v", err)
+			if slow, ok := errors.AsType[net.Error](err); ok && slow.Timeout() {
+				t.Errorf("ended by the time limit only: %v", err)
 			}
 		})
 	}
@@ -301,6 +301,22 @@ func TestGuardPasses(t *testing.T) {
 	}
 	if _, err := theirs.Write([]byte("x")); err == nil {
 		t.Error("the connection lives on")
+	}
+}
+
+// What guard refuses by itself, whatever the client would do with it.
+func TestGuardRefuses(t *testing.T) {
+	t.Parallel()
+	for _, hostile := range []string{
+		"$101\r\n", "=101\r\n", "!101\r\n", "$9223372036854775807\r\n", "$99999999999999999999999\r\n", "*99999999999999999999999\r\n",
+		"*2000000000\r\n", "%2000000000\r\n", "~2000000000\r\n", ">2000000000\r\n", "|2000000000\r\n",
+		strings.Repeat("*60000\r\n", 100), strings.Repeat("*1\r\n", 1<<20), strings.Repeat("a", 8<<20), strings.Repeat("$0\r\n\r\n", 1<<20),
+	} {
+		g := &guarded{max: 100}
+		g.left.Store(frames)
+		if err := g.scan([]byte(hostile)); !errors.Is(err, ErrReply) {
+			t.Errorf("%.30q: %v", hostile, err)
+		}
 	}
 }
 

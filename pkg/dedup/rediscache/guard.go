@@ -7,6 +7,7 @@ import (
 	"math"
 	"net"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"syscall"
 )
@@ -52,7 +53,7 @@ func (g *guarded) Write(p []byte) (int, error) {
 func (g *guarded) Read(p []byte) (int, error) {
 	n, err := g.Conn.Read(p)
 	if refused := g.scan(p[:n]); refused != nil {
-		_ = g.Conn.Close() // the reply is not read to its end
+		_ = g.Close() // the reply is not read to its end
 		return 0, refused
 	}
 	return n, err
@@ -88,7 +89,7 @@ func (g *guarded) scan(b []byte) error {
 
 // header looks at a whole line.
 func (g *guarded) header(line []byte) error {
-	if len(line) == 0 || bytes.IndexByte([]byte("$=!*~>%|"), line[0]) < 0 {
+	if len(line) == 0 || strings.IndexByte("$=!*~>%|", line[0]) < 0 {
 		return nil
 	}
 	n, err := strconv.ParseInt(string(line[1:]), 10, 64)

@@ -14,7 +14,7 @@ import (
 // Command is the verb bench with its measurements.
 func Command() *cobra.Command {
 	cmd := cli.Group("bench", "Measure the pipeline against a plain consumer")
-	cmd.AddCommand(throughputCommand())
+	cmd.AddCommand(throughputCommand(), dedupCommand())
 	return cmd
 }
 

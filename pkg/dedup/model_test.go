@@ -1,0 +1,474 @@
+package dedup
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"effectonce/internal/pgtx"
+)
+
+// TestModel plays random histories on real Postgres schemas against a plain map:
+// members that take a partition from each other, batches prepared and committed
+// later, seals and compactions that are killed at any message or swapped in long
+// after they were built, clean-up, rebuilds, dead processes, and a database that
+// goes back. At the end every key of the source was applied once, by its first
+// record.
+//
+// EFFECTONCE_DEDUP_SEED plays one history again, EFFECTONCE_DEDUP_SEEDS is how many
+// are played otherwise.
+func TestModel(t *testing.T) {
+	t.Parallel()
+	seeds := []uint64{}
+	if text := os.Getenv("EFFECTONCE_DEDUP_SEED"); text != "" {
+		seeds = append(seeds, number(t, text))
+	} else {
+		n := uint64(12)
+		if text := os.Getenv("EFFECTONCE_DEDUP_SEEDS"); text != "" {
+			n = number(t, text)
+		}
+		for first := rand.Uint64N(1 << 40); n > 0; n-- { //nolint:gosec // printed, and played again by the variable
+			seeds = append(seeds, first+n)
+		}
+	}
+	for _, seed := range seeds {
+		t.Run(fmt.Sprintf("EFFECTONCE_DEDUP_SEED=%d", seed), func(t *testing.T) {
+			t.Parallel()
+			play(t, seed)
+		})
+	}
+}
+
+func number(t *testing.T, text string) uint64 {
+	t.Helper()
+	n, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// story is one history.
+type story struct {
+	*world
+	rng     *rand.Rand
+	source  []int // record → key
+	members []*member
+	back    func() // sets the database back; nil before the first backup
+	tables  string // "position" and "effects", unquoted
+	done    map[string]int
+}
+
+// member is a process with a view of log 0.
+type member struct {
+	v        *View
+	pos      int
+	prepared *batchOf
+	built    *swap // a segment that is not swapped in yet
+}
+
+// batchOf is a batch between its check and its commit.
+type batchOf struct {
+	from, to int
+	picks    []int64 // records to apply
+	run      []byte
+	keys     []int64 // of the picks
+	lane     bool    // a retried dead letter: its key, and no position
+	v        *View
+	head     [16]byte
+}
+
+// noRecord is the record of an effect that a retry applied.
+const noRecord = -1
+
+const (
+	records  = 260
+	universe = 120
+	steps    = 170
+)
+
+func play(t *testing.T, seed uint64) {
+	t.Helper()
+	s := &story{world: newWorld(t, 1), rng: fixed(seed, 1), done: map[string]int{}}
+	s.store.sizes = tiny
+	s.Table(t, "position", "n bigint")
+	s.Table(t, "effects", "key bigint, record bigint")
+	s.Exec(t, "INSERT INTO position VALUES (0)")
+	for range records {
+		s.source = append(s.source, s.rng.IntN(universe))
+	}
+	for range 3 {
+		s.members = append(s.members, &member{})
+	}
+	for range steps {
+		s.step()
+		if t.Failed() {
+			t.Fatalf("after %v", s.done)
+		}
+	}
+	m := s.members[0]
+	for tries := 0; s.position() < records; tries++ {
+		s.prepare(m)
+		s.commit(m)
+		if tries > 20*records {
+			t.Fatal("stuck")
+		}
+	}
+	s.finish()
+	t.Log(s.done)
+}
+
+// step is one random thing.
+func (s *story) step() {
+	m := s.members[s.rng.IntN(len(s.members))]
+	type choice struct {
+		weight int
+		name   string
+		do     func(*member)
+	}
+	choices := []choice{
+		{20, "prepare", s.prepare}, {20, "commit", s.commit},
+		{8, "batch", func(m *member) { s.prepare(m); s.commit(m) }},
+		{8, "retry", s.retry},
+		{8, "seal", func(m *member) { s.task(m, s.sealing) }},
+		{5, "build", s.build}, {5, "swap", s.swapIn},
+		{6, "compact", func(m *member) { s.task(m, s.compacting) }},
+		{5, "rebuild", func(m *member) { s.task(m, s.rebuilding) }},
+		{6, "clean", func(m *member) { s.task(m, s.cleaning) }},
+		{3, "dies", func(m *member) { *m = member{} }},
+		{2, "backup", func(*member) { s.keep() }},
+		{3, "goes back", func(*member) {
+			if s.back != nil {
+				s.back()
+			}
+		}},
+		{3, "checks", s.checks},
+	}
+	total := 0
+	for _, c := range choices {
+		total += c.weight
+	}
+	at := s.rng.IntN(total)
+	for _, c := range choices {
+		if at -= c.weight; at < 0 {
+			s.done[c.name]++
+			c.do(m)
+			return
+		}
+	}
+}
+
+// view returns the member's view, loaded if it has none. A position known from
+// before a failover is read again when the fence refuses it.
+func (s *story) view(m *member) *View {
+	if m.v == nil {
+		m.pos = s.position()
+		m.v = s.load(0)
+	}
+	return m.v
+}
+
+func (s *story) position() int {
+	s.t.Helper()
+	var n int
+	if err := s.Owner.QueryRow(s.t.Context(), "SELECT n FROM position").Scan(&n); err != nil {
+		s.t.Fatal(err)
+	}
+	return n
+}
+
+// doubt is what a member does when the log is not as it thought: catch up, and if
+// that proves nothing, load.
+func (s *story) doubt(m *member) {
+	m.prepared = nil
+	if err := s.catchUp(m.v, 0); errors.Is(err, ErrDropView) {
+		m.v, m.built = nil, nil
+	} else if err != nil {
+		s.t.Error(err)
+	}
+}
+
+// prepare is everything before BEGIN.
+func (s *story) prepare(m *member) {
+	v := s.view(m)
+	b := &batchOf{from: m.pos, to: min(m.pos+1+s.rng.IntN(9), records), v: v, head: v.HeadID}
+	if b.from < b.to {
+		s.check(m, b, s.source[b.from:b.to])
+	}
+}
+
+// retry prepares a single key, as the retry of a dead letter does: it has no
+// position, so nothing but the log's head stands between it and another writer.
+func (s *story) retry(m *member) {
+	v := s.view(m)
+	s.check(m, &batchOf{lane: true, v: v, head: v.HeadID}, []int{s.rng.IntN(universe)})
+}
+
+// check asks for a batch's keys.
+func (s *story) check(m *member, b *batchOf, keys []int) {
+	v := b.v
+	var f Fold
+	f.Reset(0)
+	for _, k := range keys {
+		f.Add(fpOf(k))
+	}
+	if f.Check(v) > 0 {
+		conn := s.conn
+		if s.rng.IntN(8) == 0 {
+			conn, _ = s.cut(1, s.rng.IntN(2) == 0)
+		}
+		if err := s.store.LookUp(s.t.Context(), conn, patient, &f); err != nil {
+			return
+		}
+		if f.Open() {
+			s.done["other manifest"]++
+			s.doubt(m)
+			return
+		}
+	}
+	won := map[int]bool{}
+	for _, i := range f.Winners(nil, 0, len(keys), func(int) bool { return false }, nil) {
+		b.keys, b.picks = append(b.keys, int64(keys[i])), append(b.picks, int64(b.from+i))
+		won[i] = true
+	}
+	b.run = f.Run(func(i int) bool { return won[i] })
+	m.prepared = b
+}
+
+// commit is the transaction: fence, effect, run. It may be killed around COMMIT.
+func (s *story) commit(m *member) {
+	b := m.prepared
+	m.prepared = nil
+	if b == nil || b.v != m.v || b.head != m.v.HeadID {
+		return
+	}
+	conn := s.conn
+	if s.rng.IntN(6) == 0 {
+		conn, _ = s.cut(int64(1+s.rng.IntN(2)), s.rng.IntN(2) == 0)
+	}
+	pid := conn.PgConn().PID()
+	r := Run{View: m.v, ID: newID(), Fingerprints: b.run}
+	fenced, err := s.transaction(conn, b, r)
+	if conn != s.conn {
+		s.gone(pid)
+	}
+	switch {
+	case err == nil && !fenced:
+		m.v.Learn(r.ID, b.run)
+		if !b.lane {
+			m.pos = b.to
+		}
+	case fenced || errors.Is(err, pgtx.ErrCommitUnknown) || pgtx.Code(err) == "":
+		// The position says what happened; the log is caught up from the table.
+		s.done["fenced or unknown"]++
+		s.doubt(m)
+		m.pos = s.position()
+	case pgtx.Code(err) == pgtx.CodeLogMoved:
+		s.done["log moved"]++
+		s.doubt(m)
+	default:
+		s.t.Errorf("commit: %v", err)
+	}
+}
+
+func (s *story) transaction(conn *pgx.Conn, b *batchOf, r Run) (fenced bool, err error) {
+	var xact string
+	user := func(table string) string { return pgx.Identifier{s.User, table}.Sanitize() }
+	if b.lane {
+		b.picks = make([]int64, len(b.keys))
+		for i := range b.picks {
+			b.picks[i] = noRecord
+		}
+	}
+	fence := pgtx.Statement{
+		Step: pgtx.StepFence, SQL: "UPDATE " + user("position") + " SET n = $2 WHERE n = $1 RETURNING pg_current_xact_id()::text",
+		Params: []pgtx.Param{pgtx.Int8(int64(b.from)), pgtx.Int8(int64(b.to))},
+		Row:    func(r pgtx.Row) error { return r.Scan(&xact) },
+	}
+	if b.lane {
+		fence.SQL, fence.Params = "SELECT pg_current_xact_id()::text", nil
+	}
+	tx, err := pgtx.Begin(s.t.Context(), conn, patient, fence)
+	if err != nil {
+		return false, err
+	}
+	if xact == "" {
+		tx.Rollback(s.t.Context())
+		return true, nil
+	}
+	return false, tx.Commit(s.t.Context(), pgtx.Statement{
+		Step: pgtx.StepEffect, SQL: "INSERT INTO " + user("effects") + " SELECT * FROM unnest($1, $2)",
+		Params: []pgtx.Param{pgtx.Int8s(b.keys), pgtx.Int8s(b.picks)},
+	}, s.store.Append(xact, []Run{r}))
+}
+
+// task runs something in the background of a member, mostly on a connection that
+// dies somewhere.
+func (s *story) task(m *member, do func(*pgx.Conn, *View) error) {
+	v := s.view(m)
+	conn := s.conn
+	if s.rng.IntN(2) == 0 {
+		conn, _ = s.cut(int64(1+s.rng.IntN(12)), s.rng.IntN(2) == 0)
+	}
+	pid := conn.PgConn().PID()
+	err := do(conn, v)
+	if conn != s.conn {
+		_ = conn.Close(s.t.Context()) // it may be cut already
+		s.gone(pid)
+	}
+	switch {
+	case errors.Is(err, ErrDropView):
+		s.done["drop view"]++
+		s.doubt(m)
+	case err != nil && conn == s.conn:
+		s.t.Errorf("background: %v", err)
+	}
+}
+
+func (s *story) sealing(conn *pgx.Conn, v *View) error {
+	_, err := s.store.Seal(s.t.Context(), conn, patient, v)
+	return err
+}
+
+func (s *story) compacting(conn *pgx.Conn, v *View) error {
+	n, err := s.store.Compact(s.t.Context(), conn, patient, v, nil)
+	s.done["merged"] += n
+	return err
+}
+
+func (s *story) rebuilding(conn *pgx.Conn, v *View) error {
+	return s.store.Rebuild(s.t.Context(), conn, patient, v, nil)
+}
+
+func (s *story) cleaning(conn *pgx.Conn, v *View) error {
+	if _, err := s.store.Clean(s.t.Context(), conn, patient, v.Log); err != nil {
+		return err
+	}
+	_, err := s.store.Prune(s.t.Context(), conn, patient, v.Log, 0)
+	return err
+}
+
+// build writes a segment whose swap comes later, or never.
+func (s *story) build(m *member) {
+	v := s.view(m)
+	if err := s.store.settle(s.t.Context(), s.conn, patient, v); err != nil {
+		s.doubt(m)
+		return
+	}
+	g := v.freeze()
+	if g == nil || g.keys.n == 0 {
+		return
+	}
+	seg, err := s.store.write(s.t.Context(), s.conn, patient, v, g.keys.sorted(), g.head)
+	if err != nil {
+		s.t.Error(err)
+		return
+	}
+	v.cover(g.keys.sorted())
+	m.built = &swap{segment: seg, gen: g}
+}
+
+// swapIn ends what build began. The generation may have been sealed otherwise
+// meanwhile.
+func (s *story) swapIn(m *member) {
+	p := m.built
+	m.built = nil
+	if p == nil || m.v == nil || m.v.sealing != p.gen || m.v.pending != nil {
+		return
+	}
+	m.v.cover(p.gen.keys.sorted())
+	err := s.store.swap(s.t.Context(), s.conn, patient, m.v, p)
+	switch {
+	case errors.Is(err, ErrDropView):
+		s.done["swap refused"]++
+		s.doubt(m)
+	case pgtx.Code(err) == pgtx.CodeSegment:
+		s.done["segment incomplete"]++
+	case err != nil:
+		s.t.Errorf("swap: %v", err)
+	}
+}
+
+// keep is a copy of everything, which the database may go back to.
+func (s *story) keep() {
+	logs := s.backup()
+	for _, table := range []string{"position", "effects"} {
+		s.Exec(s.t, "DROP TABLE IF EXISTS aside_"+table)
+		s.Exec(s.t, "CREATE TABLE aside_"+table+" AS TABLE "+table)
+	}
+	s.back = func() {
+		logs()
+		s.Exec(s.t, "DELETE FROM effects")
+		s.Exec(s.t, "INSERT INTO effects TABLE aside_effects")
+		s.Exec(s.t, "UPDATE position SET n = (SELECT n FROM aside_position)")
+	}
+}
+
+// checks compares a member that is up to date with the map of what is applied.
+func (s *story) checks(m *member) {
+	v := s.view(m)
+	if err := s.catchUp(v, 0); errors.Is(err, ErrDropView) {
+		m.v, m.prepared, m.built = nil, nil, nil
+		v = s.view(m)
+	} else if err != nil {
+		s.t.Fatal(err)
+	}
+	s.knows(v, universe, s.applied())
+}
+
+// applied is the map: the keys of the effects, each once.
+func (s *story) applied() map[int]bool {
+	s.t.Helper()
+	first := map[int]int{}
+	for i, k := range s.source {
+		if _, ok := first[k]; !ok {
+			first[k] = i
+		}
+	}
+	rows, err := s.Owner.Query(s.t.Context(), "SELECT key, record FROM effects")
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	out := map[int]bool{}
+	var key, record int
+	if _, err := pgx.ForEachRow(rows, []any{&key, &record}, func() error {
+		if out[key] {
+			s.t.Errorf("DOUBLED: key %d", key)
+		}
+		if record != noRecord && first[key] != record {
+			s.t.Errorf("ORDER: key %d by record %d, not %d", key, record, first[key])
+		}
+		out[key] = true
+		return nil
+	}); err != nil {
+		s.t.Fatal(err)
+	}
+	position := s.position()
+	for k, i := range first {
+		if i < position && !out[k] {
+			s.t.Errorf("LOST: key %d of record %d", k, i)
+		}
+	}
+	return out
+}
+
+// finish ends a history: everything is applied, all that is not needed goes, and
+// whoever looks finds the same.
+func (s *story) finish() {
+	want := s.applied()
+	v := s.load(0)
+	s.seal(v)
+	s.tidy(v)
+	s.knows(v, universe, want)
+	s.knows(s.load(0), universe, want)
+	for _, m := range s.members {
+		if m.v != nil {
+			s.checks(m)
+		}
+	}
+}
