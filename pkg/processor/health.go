@@ -3,11 +3,8 @@ package processor
 import (
 	"fmt"
 	"io"
-	"net/http"
 	"sync"
 	"time"
-
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"effectonce/pkg/rebalance"
 )
@@ -96,27 +93,6 @@ func (p *Processor) ready(now time.Time) (faults []string) {
 		}
 	}
 	return faults
-}
-
-// admin serves /livez, /readyz?verbose and /metrics.
-func (p *Processor) admin() http.Handler {
-	mux := http.NewServeMux()
-	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) {
-		if err := p.health.live(time.Now()); err != nil {
-			http.Error(w, err.Error(), http.StatusServiceUnavailable)
-			return
-		}
-		_, _ = io.WriteString(w, "ok\n") // a client that is gone misses it
-	})
-	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
-		faults := p.ready(time.Now())
-		if len(faults) > 0 {
-			w.WriteHeader(http.StatusServiceUnavailable)
-		}
-		p.report(w, r.URL.Query().Has("verbose"), faults)
-	})
-	mux.Handle("GET /metrics", promhttp.HandlerFor(p.cfg.Registry, promhttp.HandlerOpts{}))
-	return mux
 }
 
 // report writes what stands in the way and, if verbose, every partition.

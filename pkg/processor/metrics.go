@@ -26,7 +26,7 @@ type metrics struct {
 	applied, duplicate, dead, ok prometheus.Counter
 }
 
-func newMetrics(reg prometheus.Registerer, p *Processor) *metrics {
+func newMetrics(reg prometheus.Registerer) *metrics {
 	counter := func(name, help string) prometheus.Counter {
 		return prometheus.NewCounter(prometheus.CounterOpts{Name: "effectonce_" + name, Help: help})
 	}
@@ -48,7 +48,7 @@ func newMetrics(reg prometheus.Registerer, p *Processor) *metrics {
 	}
 	m.applied, m.duplicate, m.dead = m.records.WithLabelValues("applied"), m.records.WithLabelValues("duplicate"), m.records.WithLabelValues("dead")
 	m.ok = m.commits.WithLabelValues("committed")
-	reg.MustRegister(m.records, m.commits, m.unknown, m.took, m.takeovers, m.fenced, m.wentBack, m.full, &standingsCollector{p: p})
+	reg.MustRegister(m.records, m.commits, m.unknown, m.took, m.takeovers, m.fenced, m.wentBack, m.full)
 	return m
 }
 

@@ -34,13 +34,14 @@ const reach = 10 * time.Second
 
 // openPatiently opens the pipeline, trying again while a dependency is down. When
 // ctx ends first, its error is returned.
-func openPatiently(ctx context.Context, cfg Config) (*Processor, error) {
+func openPatiently(ctx context.Context, cfg Config, a *admin) (*Processor, error) {
 	for tries := 1; ; tries++ {
 		p, err := open(ctx, cfg)
 		if err == nil || !transient(err) {
 			return p, err
 		}
 		wait := backoff(tries + 3)
+		a.waits(err)
 		cfg.Logger.Warn().Err(err).Dur("wait", wait).Msg("a dependency is down, trying again")
 		select {
 		case <-ctx.Done():
@@ -169,8 +170,12 @@ func (p *Processor) openKafka(ctx context.Context) error {
 	if err := p.openPools(ctx); err != nil {
 		return err
 	}
-	p.metrics = newMetrics(p.cfg.Registry, p)
-	return p.join(ctx)
+	p.metrics = newMetrics(p.cfg.Registry)
+	if err := p.join(ctx); err != nil {
+		return err
+	}
+	p.cfg.Registry.MustRegister(&standingsCollector{p: p}) // asked at any time: only once there is a group
+	return nil
 }
 
 // register writes the pipeline's, topics', positions' and logs' rows that are not

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"sync/atomic"
 	"time"
 
@@ -61,7 +60,18 @@ func Run(ctx context.Context, cfg Config) error {
 	if err := cfg.Validate(); err != nil {
 		return fmt.Errorf("%w: %w", ErrConfig, err)
 	}
-	p, err := openPatiently(ctx, cfg)
+	a, err := listenAdmin(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	eg, ectx := errgroup.WithContext(ctx)
+	eg.Go(func() error { return a.serve(ectx) })
+	eg.Go(func() error { return openAndRun(ectx, cfg, a) })
+	return eg.Wait()
+}
+
+func openAndRun(ctx context.Context, cfg Config, a *admin) error {
+	p, err := openPatiently(ctx, cfg, a)
 	if ctx.Err() != nil && p == nil {
 		return nil // told to stop before it began
 	}
@@ -69,6 +79,7 @@ func Run(ctx context.Context, cfg Config) error {
 		return err
 	}
 	defer p.close(ctx)
+	a.opened(p)
 	return p.run(ctx)
 }
 
@@ -90,9 +101,6 @@ func (p *Processor) run(ctx context.Context) error {
 	fetch.Go(func() error { return p.group.Run(fctx) })
 	fetch.Go(func() error { return p.watch(fctx) })
 	fetch.Go(func() error { return p.measure(fctx) })
-	if p.cfg.Admin != "" {
-		fetch.Go(func() error { return p.serveAdmin(fctx) })
-	}
 	err := fetch.Wait()
 
 	p.logger.Info().Msg("draining: finishing what is in flight")
@@ -174,23 +182,4 @@ func (p *Processor) loadView(ctx context.Context, q *queue) {
 		p.say(q).Warn().Err(err).Msg("view not loaded, trying again")
 		p.list.reloadAfter(q, backoff(4))
 	}
-}
-
-// serveAdmin answers /livez, /readyz and /metrics until ctx ends.
-func (p *Processor) serveAdmin(ctx context.Context) error {
-	srv := &http.Server{Addr: p.cfg.Admin, Handler: p.admin(), ReadHeaderTimeout: 5 * time.Second}
-	eg, ectx := errgroup.WithContext(ctx)
-	eg.Go(func() error {
-		if err := srv.ListenAndServe(); !errors.Is(err, http.ErrServerClosed) {
-			return fmt.Errorf("admin address: %w", err)
-		}
-		return nil
-	})
-	eg.Go(func() error {
-		<-ectx.Done()
-		limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
-		defer cancel()
-		return srv.Shutdown(limited)
-	})
-	return eg.Wait()
 }
