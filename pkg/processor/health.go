@@ -26,13 +26,18 @@ func (h *health) pulse() {
 	h.beat = time.Now()
 }
 
-func (h *health) database(err error) {
+// database notes a watch's outcome, and returns how long there was no answer before.
+func (h *health) database(err error) (silent time.Duration) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if err != nil && h.err == nil {
+	switch {
+	case h.err != nil:
+		silent = time.Since(h.since)
+	case err != nil:
 		h.since = time.Now()
 	}
 	h.err = err
+	return silent
 }
 
 func (h *health) ends(m map[rebalance.Name]int64) {

@@ -78,7 +78,10 @@ func openAndRun(ctx context.Context, cfg Config, a *admin) error {
 	if err != nil {
 		return err
 	}
-	defer p.close(ctx)
+	defer func() {
+		p.close(ctx)
+		p.logger.Info().Msg("stopped, left the group")
+	}()
 	a.opened(p)
 	return p.run(ctx)
 }

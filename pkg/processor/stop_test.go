@@ -66,7 +66,7 @@ func TestAFloodOfRefusalsStopsWithoutDeadLetters(t *testing.T) {
 		docs = append(docs, fmt.Sprintf(`{"order_id":"o%d","amount":1}`, i))
 	}
 	w.produceDocs(t, docs...)
-	w.run(t, w.stopped("poison_flood"))
+	w.run(t, w.stopped("poison_flood: 5 effects in a row failed alone, from offset 0 to 4,"))
 	if got := w.letters(t); len(got) > 0 {
 		t.Errorf("the topic was emptied into dead letters: %v", got)
 	}
