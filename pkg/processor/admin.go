@@ -7,7 +7,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"strings"
 	"sync"
 	"time"
 
@@ -43,7 +42,7 @@ func listenAdmin(ctx context.Context, cfg Config) (*admin, error) {
 func (a *admin) waits(err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.reason = "waiting for " + strings.Join(strings.Fields(err.Error()), " ")
+	a.reason = "waiting for " + oneLine(err)
 }
 
 // opened has the processor answer.
@@ -98,11 +97,11 @@ func (a *admin) handler() http.Handler {
 			http.Error(w, reason, http.StatusServiceUnavailable)
 			return
 		}
-		faults := p.ready(time.Now())
-		if len(faults) > 0 {
+		faults, still := p.ready(time.Now())
+		if len(faults)+len(still) > 0 {
 			w.WriteHeader(http.StatusServiceUnavailable)
 		}
-		p.report(w, r.URL.Query().Has("verbose"), faults)
+		p.report(w, r.URL.Query().Has("verbose"), faults, still)
 	})
 	mux.Handle("GET /metrics", promhttp.HandlerFor(a.cfg.Registry, promhttp.HandlerOpts{}))
 	return mux

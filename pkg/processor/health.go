@@ -3,6 +3,8 @@ package processor
 import (
 	"fmt"
 	"io"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -74,13 +76,16 @@ func (h *health) databaseUp(now time.Time) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.err != nil && now.Sub(h.since) > patience {
-		return fmt.Errorf("the database does not answer since %s: %w", h.since.Format(time.RFC3339), h.err)
+		return fmt.Errorf("the database does not answer since %s: %s", h.since.Format(time.RFC3339), oneLine(h.err))
 	}
 	return nil
 }
 
-// ready lists what stands in the way, a line each.
-func (p *Processor) ready(now time.Time) (faults []string) {
+func oneLine(err error) string { return strings.Join(strings.Fields(err.Error()), " ") }
+
+// ready lists what stands in the way, a line each: in general, and partitions that
+// do not run.
+func (p *Processor) ready(now time.Time) (faults, still []string) {
 	for _, err := range []error{p.health.live(now), p.health.databaseUp(now)} {
 		if err != nil {
 			faults = append(faults, err.Error())
@@ -88,7 +93,7 @@ func (p *Processor) ready(now time.Time) (faults []string) {
 	}
 	for _, h := range p.group.Held() {
 		if h.State == rebalance.Stopped || h.State != rebalance.Running && now.Sub(h.Since) > patience {
-			faults = append(faults, fmt.Sprintf("%s %s at offset %d: %s", h.Name, h.State, h.Claim.Next, h.Cause))
+			still = append(still, fmt.Sprintf("%s %s at offset %d: %s", h.Name, h.State, h.Claim.Next, h.Cause))
 		}
 	}
 	standings, _ := p.list.standings()
@@ -97,16 +102,21 @@ func (p *Processor) ready(now time.Time) (faults []string) {
 			faults = append(faults, fmt.Sprintf("%s at offset %d: its batch failed %d times in a row, see the log", n, s.claim.Next, s.tries))
 		}
 	}
-	return faults
+	return faults, still
 }
 
-// report writes what stands in the way and, if verbose, every partition.
-func (p *Processor) report(w io.Writer, verbose bool, faults []string) {
-	for _, f := range faults {
-		_, _ = fmt.Fprintln(w, f) // a client that is gone misses it
+// report writes what stands in the way or, if verbose, every partition, where those
+// that do not run have their causes.
+func (p *Processor) report(w io.Writer, verbose bool, faults, still []string) {
+	lines := slices.Concat(faults, still)
+	switch {
+	case len(lines) == 0:
+		lines = []string{"ok"}
+	case verbose && len(still) > 0:
+		lines = append(faults, fmt.Sprintf("not running: %d partitions", len(still)))
 	}
-	if len(faults) == 0 {
-		_, _ = fmt.Fprintln(w, "ok")
+	for _, l := range lines {
+		_, _ = fmt.Fprintln(w, l) // a client that is gone misses it
 	}
 	if !verbose {
 		return

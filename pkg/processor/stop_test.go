@@ -155,7 +155,17 @@ func TestARecordWithoutKafkaKeyStops(t *testing.T) {
 	w := newWorld(t, 1)
 	w.admin(t)
 	kafkatest.ProduceTo(t, w.broker, &kgo.Record{Topic: w.topic, Value: []byte(`{"order_id":"a","amount":1}`)})
-	w.run(t, w.stopped("null_kafka_key"))
+	w.run(t, func() bool {
+		if !w.stopped("null_kafka_key")() {
+			return false
+		}
+		for _, path := range []string{"/readyz", "/readyz?verbose"} {
+			if answer := w.get(path); strings.Count(answer, "has no Kafka key") != 1 { // not twice
+				t.Errorf("%s\n%s", path, answer)
+			}
+		}
+		return true
+	})
 	w.cfg.AllowNullKey = true
 	w.run(t, w.at(t, 1))
 }
