@@ -190,10 +190,11 @@ CREATE TABLE @schema@.decisions (
 
 -- The audit trail, one row a partition and commit.
 CREATE VIEW @schema@.audit AS
-SELECT l.pipeline, t.name AS topic, g.topic_id, g.partition, g.lane, g.from_offset, g.to_offset, g.owner, g.epoch,
+SELECT p.name AS pipeline, t.name AS topic, g.topic_id, g.partition, g.lane, g.from_offset, g.to_offset, g.owner, g.epoch,
        g.read, g.applied, g.duplicate, g.dead, r.committed_at, r.log, r.seq, r.run_id
 FROM @schema@.runs r
 JOIN @schema@.logs l ON l.id = r.log
+JOIN @schema@.pipelines p ON p.id = l.pipeline
 CROSS JOIN LATERAL unnest(r.ranges) g
 JOIN @schema@.topics t ON t.pipeline = l.pipeline AND t.topic_id = g.topic_id;
 

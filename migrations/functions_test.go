@@ -148,11 +148,11 @@ func TestCommit(t *testing.T) {
 	}
 
 	for query, want := range map[string]string{
-		`SELECT string_agg(format('%s:%s:%s', partition, next_offset, last_record_time IS NULL), ' ' ORDER BY partition) FROM @.positions`: "0:120:t 1:110:f 2:100:t",
-		`SELECT string_agg(format('%s:%s', head, right(head_id::text, 2)), ' ' ORDER BY id) FROM @.logs`:                                   "1:3c 1:3d 0:32",
-		`SELECT string_agg(format('%s:%s:%s', seq, right(run_id::text, 2), encode(fingerprints, 'hex')), ' ' ORDER BY log) FROM @.runs`:    "1:3c:" + strings.Repeat("07", 16) + " 1:3d:",
-		`SELECT string_agg(format('%s %s-%s %s', partition, from_offset, to_offset, read), ', ' ORDER BY partition) FROM @.audit`:          "0 100-110 0, 1 100-110 1",
-		`SELECT count(*)::text FROM @.runs WHERE fingerprints IS NULL`:                                                                     "0",
+		`SELECT string_agg(format('%s:%s:%s', partition, next_offset, last_record_time IS NULL), ' ' ORDER BY partition) FROM @.positions`:     "0:120:t 1:110:f 2:100:t",
+		`SELECT string_agg(format('%s:%s', head, right(head_id::text, 2)), ' ' ORDER BY id) FROM @.logs`:                                       "1:3c 1:3d 0:32",
+		`SELECT string_agg(format('%s:%s:%s', seq, right(run_id::text, 2), encode(fingerprints, 'hex')), ' ' ORDER BY log) FROM @.runs`:        "1:3c:" + strings.Repeat("07", 16) + " 1:3d:",
+		`SELECT string_agg(format('%s %s %s-%s %s', pipeline, partition, from_offset, to_offset, read), ', ' ORDER BY partition) FROM @.audit`: "orders 0 100-110 0, orders 1 100-110 1",
+		`SELECT count(*)::text FROM @.runs WHERE fingerprints IS NULL`:                                                                         "0",
 	} {
 		var got string
 		f.scan(&got, query)

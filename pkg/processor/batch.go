@@ -249,6 +249,29 @@ func (c *committer) letters() []sink.Letter {
 	return letters
 }
 
+// tellDead logs a committed part's dead letters in one line: where they are and how
+// many of each kind, nothing of what is in them.
+func (c *committer) tellDead(p *part) {
+	kinds := map[string]int{}
+	var first, last int64
+	count := 0
+	for _, f := range c.faults {
+		if f.Index < p.lo || f.Index >= p.hi {
+			continue
+		}
+		at := c.batch.Records[f.Index].Offset
+		if count == 0 {
+			first, last = at, at
+		}
+		first, last = min(first, at), max(last, at)
+		kinds[string(f.Stage)+"/"+f.Reason]++
+		count++
+	}
+	if count > 0 {
+		c.p.say(p.q).Warn().Int64("first", first).Int64("last", last).Int("count", count).Any("reasons", kinds).Msg("dead letters")
+	}
+}
+
 func zeroed(b []bool, n int) []bool {
 	b = append(b[:0], make([]bool, n)...)
 	return b

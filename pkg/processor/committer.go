@@ -197,6 +197,7 @@ func (c *committer) committed(w *work, took time.Duration) {
 	for _, p := range w.parts {
 		c.p.metrics.committed(p.run.Ranges[0])
 		c.p.mark(p)
+		c.tellDead(p)
 		c.finish(p)
 	}
 	c.p.metrics.ok.Inc()

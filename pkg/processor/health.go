@@ -3,11 +3,10 @@ package processor
 import (
 	"fmt"
 	"io"
-	"net/http"
+	"slices"
+	"strings"
 	"sync"
 	"time"
-
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"effectonce/pkg/rebalance"
 )
@@ -29,13 +28,18 @@ func (h *health) pulse() {
 	h.beat = time.Now()
 }
 
-func (h *health) database(err error) {
+// database notes a watch's outcome, and returns how long there was no answer before.
+func (h *health) database(err error) (silent time.Duration) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if err != nil && h.err == nil {
+	switch {
+	case h.err != nil:
+		silent = time.Since(h.since)
+	case err != nil:
 		h.since = time.Now()
 	}
 	h.err = err
+	return silent
 }
 
 func (h *health) ends(m map[rebalance.Name]int64) {
@@ -72,13 +76,16 @@ func (h *health) databaseUp(now time.Time) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.err != nil && now.Sub(h.since) > patience {
-		return fmt.Errorf("the database does not answer since %s: %w", h.since.Format(time.RFC3339), h.err)
+		return fmt.Errorf("the database does not answer since %s: %s", h.since.Format(time.RFC3339), oneLine(h.err))
 	}
 	return nil
 }
 
-// ready lists what stands in the way, a line each.
-func (p *Processor) ready(now time.Time) (faults []string) {
+func oneLine(err error) string { return strings.Join(strings.Fields(err.Error()), " ") }
+
+// ready lists what stands in the way, a line each: in general, and partitions that
+// do not run.
+func (p *Processor) ready(now time.Time) (faults, still []string) {
 	for _, err := range []error{p.health.live(now), p.health.databaseUp(now)} {
 		if err != nil {
 			faults = append(faults, err.Error())
@@ -86,7 +93,7 @@ func (p *Processor) ready(now time.Time) (faults []string) {
 	}
 	for _, h := range p.group.Held() {
 		if h.State == rebalance.Stopped || h.State != rebalance.Running && now.Sub(h.Since) > patience {
-			faults = append(faults, fmt.Sprintf("%s %s at offset %d: %s", h.Name, h.State, h.Claim.Next, h.Cause))
+			still = append(still, fmt.Sprintf("%s %s at offset %d: %s", h.Name, h.State, h.Claim.Next, h.Cause))
 		}
 	}
 	standings, _ := p.list.standings()
@@ -95,37 +102,21 @@ func (p *Processor) ready(now time.Time) (faults []string) {
 			faults = append(faults, fmt.Sprintf("%s at offset %d: its batch failed %d times in a row, see the log", n, s.claim.Next, s.tries))
 		}
 	}
-	return faults
+	return faults, still
 }
 
-// admin serves /livez, /readyz?verbose and /metrics.
-func (p *Processor) admin() http.Handler {
-	mux := http.NewServeMux()
-	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) {
-		if err := p.health.live(time.Now()); err != nil {
-			http.Error(w, err.Error(), http.StatusServiceUnavailable)
-			return
-		}
-		_, _ = io.WriteString(w, "ok\n") // a client that is gone misses it
-	})
-	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
-		faults := p.ready(time.Now())
-		if len(faults) > 0 {
-			w.WriteHeader(http.StatusServiceUnavailable)
-		}
-		p.report(w, r.URL.Query().Has("verbose"), faults)
-	})
-	mux.Handle("GET /metrics", promhttp.HandlerFor(p.cfg.Registry, promhttp.HandlerOpts{}))
-	return mux
-}
-
-// report writes what stands in the way and, if verbose, every partition.
-func (p *Processor) report(w io.Writer, verbose bool, faults []string) {
-	for _, f := range faults {
-		_, _ = fmt.Fprintln(w, f) // a client that is gone misses it
+// report writes what stands in the way or, if verbose, every partition, where those
+// that do not run have their causes.
+func (p *Processor) report(w io.Writer, verbose bool, faults, still []string) {
+	lines := slices.Concat(faults, still)
+	switch {
+	case len(lines) == 0:
+		lines = []string{"ok"}
+	case verbose && len(still) > 0:
+		lines = append(faults, fmt.Sprintf("not running: %d partitions", len(still)))
 	}
-	if len(faults) == 0 {
-		_, _ = fmt.Fprintln(w, "ok")
+	for _, l := range lines {
+		_, _ = fmt.Fprintln(w, l) // a client that is gone misses it
 	}
 	if !verbose {
 		return

@@ -25,13 +25,16 @@ type isolation struct {
 }
 
 // poisoned says that too many effects in a row failed alone: the set-up's fault.
-type poisoned struct{ err error }
+type poisoned struct {
+	err         error
+	first, last int64 // the offsets they stand at
+}
 
 func (e *poisoned) Error() string { return e.err.Error() }
 
 // isolate runs one part in isolation mode and acts on the outcome.
 func (c *committer) isolate(ctx context.Context, p *part) {
-	poison, start := p.q.blame.poison, time.Now()
+	poison, blamed, start := p.q.blame.poison, p.q.blame.blamed, time.Now()
 	err := c.tryIsolate(ctx, p)
 	w := &work{parts: []*part{p}}
 	flood, flooded := errors.AsType[*poisoned](err)
@@ -39,13 +42,14 @@ func (c *committer) isolate(ctx context.Context, p *part) {
 	case err == nil:
 		c.committed(w, time.Since(start))
 	case flooded: // no dead letter of this batch is written
-		p.q.blame.poison = poison
+		p.q.blame.poison, p.q.blame.blamed = poison, blamed
 		c.halt(p, rebalance.Cause{
 			Code: "poison_flood", Fix: "mend the table or the mapping, then restart this member",
-			Text: fmt.Sprintf("%d effects in a row failed alone and none was applied between; the last: %v", c.p.cfg.StopAfter, flood.err),
+			Text: fmt.Sprintf("%d effects in a row failed alone, from offset %d to %d, and none was applied between; the last: %v",
+				c.p.cfg.StopAfter, flood.first, flood.last, flood.err),
 		})
 	default:
-		p.q.blame.poison = poison
+		p.q.blame.poison, p.q.blame.blamed = poison, blamed
 		c.failedIsolation(ctx, w, err)
 	}
 }
@@ -220,9 +224,12 @@ func (s *isolation) condemn(i int, err error) error {
 		s.c.bury(own.faults[0])
 		return nil
 	}
-	blame := &s.p.q.blame
+	blame, at := &s.p.q.blame, s.c.batch.Records[i].Offset
+	if blame.poison == 0 {
+		blame.blamed = at
+	}
 	if blame.poison++; blame.poison >= s.c.p.cfg.StopAfter {
-		return &poisoned{err}
+		return &poisoned{err, blame.blamed, at}
 	}
 	s.c.bury(effectFault(i, err))
 	return nil

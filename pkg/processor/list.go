@@ -239,7 +239,7 @@ func (l *list) committed(p *part) (resume bool) {
 		q.newest = p.newest
 	}
 	q.alone = false
-	q.blame = blame{poison: q.blame.poison}
+	q.blame = blame{poison: q.blame.poison, blamed: q.blame.blamed}
 	if p.stop != nil {
 		l.discard(q)
 	}

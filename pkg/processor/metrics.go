@@ -29,7 +29,7 @@ type metrics struct {
 	applied, duplicate, dead, ok prometheus.Counter
 }
 
-func newMetrics(reg prometheus.Registerer, p *Processor) *metrics {
+func newMetrics(reg prometheus.Registerer) *metrics {
 	counter := func(name, help string) prometheus.Counter {
 		return prometheus.NewCounter(prometheus.CounterOpts{Name: "effectonce_" + name, Help: help})
 	}
@@ -60,7 +60,7 @@ func newMetrics(reg prometheus.Registerer, p *Processor) *metrics {
 	})
 	m.applied, m.duplicate, m.dead = m.records.WithLabelValues("applied"), m.records.WithLabelValues("duplicate"), m.records.WithLabelValues("dead")
 	m.ok = m.commits.WithLabelValues("committed")
-	reg.MustRegister(m.records, m.commits, m.unknown, m.took, m.takeovers, m.fenced, m.wentBack, m.full, m.lookups, m.seals, m.rebuilds, &standingsCollector{p: p})
+	reg.MustRegister(m.records, m.commits, m.unknown, m.took, m.takeovers, m.fenced, m.wentBack, m.full, m.lookups, m.seals, m.rebuilds)
 	return m
 }
 

@@ -34,13 +34,14 @@ const reach = 10 * time.Second
 
 // openPatiently opens the pipeline, trying again while a dependency is down. When
 // ctx ends first, its error is returned.
-func openPatiently(ctx context.Context, cfg Config) (*Processor, error) {
+func openPatiently(ctx context.Context, cfg Config, a *admin) (*Processor, error) {
 	for tries := 1; ; tries++ {
 		p, err := open(ctx, cfg)
 		if err == nil || !transient(err) {
 			return p, err
 		}
 		wait := backoff(tries + 3)
+		a.waits(err)
 		cfg.Logger.Warn().Err(err).Dur("wait", wait).Msg("a dependency is down, trying again")
 		select {
 		case <-ctx.Done():
@@ -96,7 +97,7 @@ func open(ctx context.Context, cfg Config) (_ *Processor, err error) {
 		return nil, fmt.Errorf("postgres %s:%d: %w", cfg.Postgres.ConnConfig.Host, cfg.Postgres.ConnConfig.Port, err)
 	}
 	if err = p.openKafka(limited); err != nil {
-		return nil, fmt.Errorf("kafka: %w", err)
+		return nil, err
 	}
 	return p, nil
 }
@@ -153,7 +154,7 @@ func (t *Table) config() sink.TableConfig {
 func (p *Processor) openKafka(ctx context.Context) error {
 	finder, err := kgo.NewClient(p.cfg.Kafka...)
 	if err != nil {
-		return err
+		return fmt.Errorf("kafka: %w", err)
 	}
 	defer finder.Close()
 	adm := kadm.NewClient(finder)
@@ -161,17 +162,21 @@ func (p *Processor) openKafka(ctx context.Context) error {
 	defer cancel()
 	cluster, topics, err := rebalance.Find(limited, adm, p.cfg.Topics)
 	if err != nil {
-		return err
+		return fmt.Errorf("kafka: %w", err)
 	}
 	p.topics = topics
 	if err := p.register(ctx, adm, cluster); err != nil {
-		return err
+		return fmt.Errorf("pipeline %q: %w", p.cfg.Pipeline, err)
 	}
 	if err := p.openPools(ctx); err != nil {
-		return err
+		return fmt.Errorf("postgres: %w", err)
 	}
-	p.metrics = newMetrics(p.cfg.Registry, p)
-	return p.join(ctx)
+	p.metrics = newMetrics(p.cfg.Registry)
+	if err := p.join(ctx); err != nil {
+		return fmt.Errorf("kafka: %w", err)
+	}
+	p.cfg.Registry.MustRegister(&standingsCollector{p: p}) // asked at any time: only once there is a group
+	return nil
 }
 
 // register writes the pipeline's, topics', positions' and logs' rows that are not
@@ -244,7 +249,7 @@ var ErrRecreated = errors.New("deleted and created again: its topic id is anothe
 func (p *Processor) registerTopic(ctx context.Context, tx *pgtx.Tx, adm *kadm.Client, t rebalance.Topic) error {
 	starts, err := rebalance.Starts(ctx, adm, p.cfg.Pipeline, p.cfg.Group, t, p.cfg.Start)
 	if err != nil {
-		return err
+		return fmt.Errorf("kafka: %w", err)
 	}
 	row := offsets.Topic{
 		ID: t.ID, Name: t.Name, Partitions: t.Partitions, Scope: "partition", Start: p.cfg.Start.String(),

@@ -1,11 +1,15 @@
 package processor_test
 
 import (
+	"encoding/json"
 	"fmt"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/rs/zerolog"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"effectonce/internal/kafkatest"
@@ -67,7 +71,10 @@ func TestBadRecordsBecomeDeadLetters(t *testing.T) {
 		`{"order_id":"h","amount":7000}`,
 		`{"order_id":"i","amount":4}`,
 	)
+	log := &lines{}
+	w.cfg.Logger = zerolog.New(log)
 	w.run(t, w.at(t, 14))
+	log.tellDead(t)
 	want := []string{
 		"0/1 decode  not_json",
 		"0/2 encode  out_of_range",
@@ -98,6 +105,61 @@ func TestBadRecordsBecomeDeadLetters(t *testing.T) {
 	}
 	if read != 14 || applied != 4 || duplicate != 1 || dead != 9 {
 		t.Errorf("audit: read %d, applied %d, duplicate %d, dead %d", read, applied, duplicate, dead)
+	}
+}
+
+// lines are the log of a run.
+type lines struct {
+	mu   sync.Mutex
+	text []byte
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.text = append(l.text, p...)
+	return len(p), nil
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return string(l.text)
+}
+
+// tellDead requires the log to name the dead letters of that topic, by kind, and no
+// record's content.
+func (l *lines) tellDead(t *testing.T) {
+	t.Helper()
+	count, first, last := 0, int64(100), int64(0)
+	reasons := map[string]int{}
+	for line := range strings.Lines(l.String()) {
+		var got struct {
+			Level, Message, Topic string
+			First, Last           int64
+			Count                 int
+			Reasons               map[string]int
+		}
+		if err := json.Unmarshal([]byte(line), &got); err != nil {
+			t.Fatal(err)
+		}
+		if got.Message != "dead letters" {
+			continue
+		}
+		if got.Level != "warn" || got.Topic != "orders" || strings.Contains(line, "5000") {
+			t.Error(line)
+		}
+		count, first, last = count+got.Count, min(first, got.First), max(last, got.Last)
+		for kind, n := range got.Reasons {
+			reasons[kind] += n
+		}
+	}
+	want := map[string]int{
+		"decode/not_json": 1, "decode/duplicate_name": 1, "decode/bad_utf8": 1, "encode/out_of_range": 1, "encode/nul_in_text": 1,
+		"key/missing_key": 1, "key/null_key": 1, "effect/check_violation": 2,
+	}
+	if diff := cmp.Diff(want, reasons); diff != "" || count != 9 || first != 1 || last != 12 {
+		t.Errorf("%d dead letters in [%d, %d] are told (-want +got):\n%s", count, first, last, diff)
 	}
 }
 

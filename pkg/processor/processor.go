@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"sync/atomic"
 	"time"
 
@@ -62,14 +61,29 @@ func Run(ctx context.Context, cfg Config) error {
 	if err := cfg.Validate(); err != nil {
 		return fmt.Errorf("%w: %w", ErrConfig, err)
 	}
-	p, err := openPatiently(ctx, cfg)
+	a, err := listenAdmin(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	eg, ectx := errgroup.WithContext(ctx)
+	eg.Go(func() error { return a.serve(ectx) })
+	eg.Go(func() error { return openAndRun(ectx, cfg, a) })
+	return eg.Wait()
+}
+
+func openAndRun(ctx context.Context, cfg Config, a *admin) error {
+	p, err := openPatiently(ctx, cfg, a)
 	if ctx.Err() != nil && p == nil {
 		return nil // told to stop before it began
 	}
 	if err != nil {
 		return err
 	}
-	defer p.close(ctx)
+	defer func() {
+		p.close(ctx)
+		p.logger.Info().Msg("stopped, left the group")
+	}()
+	a.opened(p)
 	return p.run(ctx)
 }
 
@@ -95,9 +109,6 @@ func (p *Processor) run(ctx context.Context) error {
 	fetch.Go(func() error { return p.watch(fctx) })
 	fetch.Go(func() error { return p.measure(fctx) })
 	fetch.Go(func() error { return p.sweep(fctx) })
-	if p.cfg.Admin != "" {
-		fetch.Go(func() error { return p.serveAdmin(fctx) })
-	}
 	err := fetch.Wait()
 
 	p.logger.Info().Msg("draining: finishing what is in flight")
@@ -186,23 +197,4 @@ func (p *Processor) loadView(ctx context.Context, q *queue) {
 		p.say(q).Warn().Err(err).Msg("view not loaded, trying again")
 		p.list.reloadAfter(q, backoff(4))
 	}
-}
-
-// serveAdmin answers /livez, /readyz and /metrics until ctx ends.
-func (p *Processor) serveAdmin(ctx context.Context) error {
-	srv := &http.Server{Addr: p.cfg.Admin, Handler: p.admin(), ReadHeaderTimeout: 5 * time.Second}
-	eg, ectx := errgroup.WithContext(ctx)
-	eg.Go(func() error {
-		if err := srv.ListenAndServe(); !errors.Is(err, http.ErrServerClosed) {
-			return fmt.Errorf("admin address: %w", err)
-		}
-		return nil
-	})
-	eg.Go(func() error {
-		<-ectx.Done()
-		limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
-		defer cancel()
-		return srv.Shutdown(limited)
-	})
-	return eg.Wait()
 }

@@ -47,11 +47,12 @@ type queue struct {
 
 // blame counts failures of a partition that commits alone.
 type blame struct {
-	tries    int  // failures in a row, for the wait
-	suspect  int  // of those, suspicions against a record
-	doubt    int  // of those, unknown codes
-	reloaded bool // the catalog was read once more
-	poison   int  // effects in a row that failed alone, over batches
+	tries    int   // failures in a row, for the wait
+	suspect  int   // of those, suspicions against a record
+	doubt    int   // of those, unknown codes
+	reloaded bool  // the catalog was read once more
+	poison   int   // effects in a row that failed alone, over batches
+	blamed   int64 // offset of the first of these
 }
 
 func (q *queue) push(recs []*kgo.Record) int64 {

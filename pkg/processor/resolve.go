@@ -47,6 +47,7 @@ func (c *committer) settle(ctx context.Context, p *part, row offsets.Row, cause 
 		p.q.stale = true
 		c.p.metrics.committed(p.run.Ranges[0])
 		c.p.mark(p)
+		c.tellDead(p)
 		c.finish(p)
 	case "rolled_back":
 		c.p.list.again(p, 0)

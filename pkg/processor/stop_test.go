@@ -66,7 +66,7 @@ func TestAFloodOfRefusalsStopsWithoutDeadLetters(t *testing.T) {
 		docs = append(docs, fmt.Sprintf(`{"order_id":"o%d","amount":1}`, i))
 	}
 	w.produceDocs(t, docs...)
-	w.run(t, w.stopped("poison_flood"))
+	w.run(t, w.stopped("poison_flood: 5 effects in a row failed alone, from offset 0 to 4,"))
 	if got := w.letters(t); len(got) > 0 {
 		t.Errorf("the topic was emptied into dead letters: %v", got)
 	}
@@ -155,7 +155,17 @@ func TestARecordWithoutKafkaKeyStops(t *testing.T) {
 	w := newWorld(t, 1)
 	w.admin(t)
 	kafkatest.ProduceTo(t, w.broker, &kgo.Record{Topic: w.topic, Value: []byte(`{"order_id":"a","amount":1}`)})
-	w.run(t, w.stopped("null_kafka_key"))
+	w.run(t, func() bool {
+		if !w.stopped("null_kafka_key")() {
+			return false
+		}
+		for _, path := range []string{"/readyz", "/readyz?verbose"} {
+			if answer := w.get(path); strings.Count(answer, "has no Kafka key") != 1 { // not twice
+				t.Errorf("%s\n%s", path, answer)
+			}
+		}
+		return true
+	})
 	w.cfg.AllowNullKey = true
 	w.run(t, w.at(t, 1))
 }

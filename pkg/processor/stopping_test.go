@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rs/zerolog"
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
@@ -56,7 +57,14 @@ func TestStoppingLeavesTheGroupsOffsetAtThePosition(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
 	w.produce(t, "a", "b", "c")
+	log := &lines{}
+	w.cfg.Logger = zerolog.New(log)
 	w.run(t, w.at(t, 3))
+	for _, want := range []string{`"topic":"orders","partition":0,"epoch":1,"message":"released"}`, `"message":"stopped, left the group"}`} {
+		if !strings.Contains(log.String(), want) {
+			t.Errorf("the log does not say %s:\n%s", want, log.String())
+		}
+	}
 	adm := kadm.NewClient(kafkatest.Client(t, w.broker))
 	got, err := adm.FetchOffsets(t.Context(), "orders")
 	if err != nil {

@@ -36,10 +36,20 @@ func (p *Processor) watch(ctx context.Context) error {
 		limited, cancel := context.WithTimeout(ctx, watchEvery)
 		err := p.compare(limited)
 		cancel()
-		p.health.database(err)
-		if err != nil && ctx.Err() == nil {
-			p.logger.Warn().Err(err).Msg("database does not answer the watch")
+		if ctx.Err() == nil {
+			p.watched(err)
 		}
+	}
+}
+
+// watched notes whether the database answered, and tells when it does again.
+func (p *Processor) watched(err error) {
+	silent := p.health.database(err)
+	switch {
+	case err != nil:
+		p.logger.Warn().Err(err).Msg("database does not answer the watch")
+	case silent > 0:
+		p.logger.Info().Dur("took", silent).Msg("database answers again")
 	}
 }
 
@@ -116,7 +126,10 @@ func (p *Processor) tell(e rebalance.Event) {
 	}
 	with := p.logger.With().Str("topic", e.Name.Topic).Int32("partition", e.Name.Number)
 	if e.Claim.Epoch > 0 {
-		with = with.Int64("epoch", e.Claim.Epoch).Int64("offset", e.Claim.Next)
+		with = with.Int64("epoch", e.Claim.Epoch)
+		if e.Kind != "released" { // what it was claimed at says nothing about where it ends
+			with = with.Int64("offset", e.Claim.Next)
+		}
 	}
 	if e.Cause.Code != "" {
 		with = with.Str("cause", e.Cause.Code).Str("why", e.Cause.Text)

@@ -40,7 +40,7 @@ type Board struct {
 
 // Event is something people want to see.
 type Event struct {
-	Kind  string // takeover, waiting, stopped, fenced, ended_backend, external_reset, retry
+	Kind  string // takeover, waiting, stopped, fenced, released, ended_backend, external_reset, retry
 	Name  Name
 	Claim stream.Claim
 	Cause Cause
@@ -219,18 +219,19 @@ func (g *Group) fill(m map[string]map[int32]kgo.Offset) {
 // dropped unregisters and drops queues, for both revoked and lost. It never waits:
 // the transaction in flight finishes or is fenced.
 func (g *Group) dropped(_ context.Context, _ *kgo.Client, m map[string][]int32) {
-	var owners []stream.UUID
+	var dropped []Held
 	g.mu.Lock()
 	for topic, parts := range m {
 		for _, n := range parts {
 			if h := g.held[Name{topic, n}]; h != nil {
-				owners = append(owners, h.Claim.Owner)
+				dropped = append(dropped, *h)
 				delete(g.held, h.Name)
 			}
 		}
 	}
 	g.mu.Unlock()
-	for _, o := range owners {
-		g.board.Drop(o)
+	for _, h := range dropped {
+		g.board.Drop(h.Claim.Owner)
+		g.board.Tell(Event{Kind: "released", Name: h.Name, Claim: h.Claim})
 	}
 }

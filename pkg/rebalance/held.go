@@ -3,6 +3,7 @@ package rebalance
 import (
 	"crypto/rand"
 	"fmt"
+	"strings"
 	"time"
 
 	"effectonce/pkg/stream"
@@ -35,11 +36,19 @@ type Cause struct {
 	Fix  string // what the operator does next
 }
 
+// String is one line, also where a server's message has several.
 func (c Cause) String() string {
-	if c.Fix == "" {
-		return c.Code + ": " + c.Text
+	text := c.Code + ": " + c.Text
+	if c.Fix != "" {
+		text += "\n" + c.Fix
 	}
-	return c.Code + ": " + c.Text + "; " + c.Fix
+	var lines []string
+	for line := range strings.Lines(text) {
+		if line = strings.TrimSpace(line); line != "" {
+			lines = append(lines, line)
+		}
+	}
+	return strings.Join(lines, "; ")
 }
 
 // Held is one partition of this member's assignment.

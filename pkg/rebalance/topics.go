@@ -23,7 +23,8 @@ type Topic struct {
 }
 
 // ErrNoTopic says that a topic does not exist: create it, this program never does.
-var ErrNoTopic = errors.New("topic does not exist")
+// Kafka answers the same to a principal that may not describe it.
+var ErrNoTopic = errors.New("topic does not exist, or this principal may not see it")
 
 // ErrNoTopicID says that the brokers are older than 3.1.
 var ErrNoTopicID = errors.New("the brokers do not know topic ids: Kafka 3.1 or later is required")

@@ -22,8 +22,7 @@ func (o ours) working(ctx context.Context, pid int) (bool, error) {
 	err := o.db.QueryRow(ctx, `
 		SELECT EXISTS (
 			SELECT FROM effectonce.positions p
-			JOIN effectonce.audit a ON a.pipeline = p.pipeline AND a.topic_id = p.topic_id AND a.partition = p.partition
-			                       AND a.owner = p.owner
+			JOIN effectonce.audit a ON a.topic_id = p.topic_id AND a.partition = p.partition AND a.owner = p.owner
 			WHERE p.holder ~ format('\m%s\M', $1::bigint))`, pid).Scan(&working)
 	return working, err
 }

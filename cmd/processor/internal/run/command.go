@@ -72,12 +72,14 @@ func code(err error) (int, error) {
 	var schema *migrations.OutOfRangeError
 	code := pgtx.Code(err)
 	switch {
+	case errors.Is(err, offsets.ErrTaken):
+		return exit.Config, fmt.Errorf("%w; run --share permits it", err)
 	case strings.HasPrefix(code, "28"), code == "3D000": // a refused login, no such database
 		return exit.Config, err
 	case errors.As(err, &schema), errors.Is(err, migrations.ErrServerTooOld), errors.Is(err, rebalance.ErrNoTopic), errors.Is(err, rebalance.ErrNoTopicID),
 		errors.Is(err, rebalance.ErrGroupInUse), errors.Is(err, rebalance.ErrOurOffsets), errors.Is(err, processor.ErrRecreated), errors.Is(err, processor.ErrGeneration),
 		errors.Is(err, offsets.ErrOtherCluster), errors.Is(err, offsets.ErrOtherDatabase), errors.Is(err, offsets.ErrOtherGroup),
-		errors.Is(err, offsets.ErrTaken), errors.Is(err, processor.ErrConfig):
+		errors.Is(err, processor.ErrConfig):
 		return exit.Config, err
 	}
 	return exit.Failed, err
