@@ -145,6 +145,25 @@ func (s *Store) CatchUp(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, 
 	return s.follow(ctx, conn, set, v, h, max(v.Head, 1))
 }
 
+// proven requires that the last run of a log whose runs are all sealed carries the
+// log's head_id. Its row is the one that pruning keeps.
+func (s *Store) proven(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, h head) error {
+	if h.head == 0 {
+		return nil
+	}
+	var id stream.UUID
+	err := pgtx.Once(ctx, conn, set, pgtx.Statement{
+		Step:   pgtx.StepLog,
+		SQL:    s.sql(`SELECT run_id FROM @schema@.runs WHERE log = $1 AND seq = $2`),
+		Params: []pgtx.Param{pgtx.Int8(h.log), pgtx.Int8(h.head)},
+		Row:    func(r pgtx.Row) error { return r.Scan((*[16]byte)(&id)) },
+	})
+	if err == nil && id != h.headID {
+		err = fmt.Errorf("%w: run %d is not its head", ErrDropView, h.head)
+	}
+	return err
+}
+
 // page bounds the bytes of one statement: runs a page × about 160 kB.
 const page = 64
 
@@ -152,6 +171,9 @@ const page = 64
 // proves that v is of this log.
 func (s *Store) follow(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, v *View, h head, seq int64) error {
 	if h.head == v.Head && v.Head == h.sealed { // nothing unsealed
+		if err := s.proven(ctx, conn, set, h); err != nil {
+			return err
+		}
 		v.HeadID = h.headID
 		return nil
 	}
