@@ -249,7 +249,7 @@ func TestCluster(t *testing.T) {
 			info := fmt.Sprint(do(t, node.address, "CLUSTER", "INFO"))
 			return strings.Contains(info, "cluster_state:ok") && strings.Contains(info, "cluster_known_nodes:2")
 		})
-		setUser(t, node.address, "name on >first ~effectonce:* resetchannels -@all +get +set +cluster|slots +command")
+		setUser(t, node.address, "name on >first ~effectonce:* resetchannels -@all +get +set +cluster|slots")
 	}
 	c := newCache(t, Config{
 		Addresses: []string{nodes[0].address}, Cluster: true, Login: func() (string, string) { return "name", "first" },
