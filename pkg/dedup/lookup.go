@@ -13,9 +13,8 @@ import (
 // the keys lie in a segment of their log. A filter's "maybe" is never believed.
 //
 // An answer counts only if its statement ran under the manifest that the view had
-// at Check; or has now, if the segments it was asked about are still among them: a
-// merge moves keys from segments that are asked to one that is not. Otherwise the fold stays Open: catch its view up, check
-// again. An error says nothing about any commit: put the batch back.
+// at Check, or one of the view's own. Otherwise the fold stays Open: catch its view
+// up, check again. An error says nothing about any commit: put the batch back.
 func (s *Store) LookUp(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, folds ...*Fold) error {
 	var stmts []pgtx.Statement
 	var asks []*ask
@@ -80,10 +79,12 @@ func (f *Fold) ask() *ask {
 	return a
 }
 
-// settle takes an answer that ran under the right manifest.
+// settle takes an answer that ran under the right manifest. A question to all
+// segments is answered by those of a seal or compaction of the view's own as well,
+// which came true meanwhile; one to some of them is not: they may be dead by then.
 func (a *ask) settle() {
 	f := a.fold
-	if a.manifest != f.manifest && (!f.view.adopt(a.manifest) || !f.view.lists(a.segments)) {
+	if a.manifest != f.manifest && (a.segments != nil || !f.view.adopt(a.manifest)) {
 		return
 	}
 	for _, i := range a.hits {

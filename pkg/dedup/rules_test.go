@@ -284,6 +284,56 @@ func TestRebuildUnderAnotherManifest(t *testing.T) {
 	}
 }
 
+// TestLookUpAcrossOwnChanges: between Check and LookUp the view's own seal or
+// compaction came true. The fold asked the segments that were live before; a dead
+// one answers nothing, and that is not "new".
+func TestLookUpAcrossOwnChanges(t *testing.T) {
+	t.Parallel()
+	for _, bare := range []bool{false, true} {
+		w, v := sealedWorld(t)
+		w.seal(v)
+		w.write(v, 'a', 4)
+		w.seal(v)
+		if bare {
+			v = w.load(0)
+		} else {
+			w.rebuild(v)
+		}
+		w.write(v, 'a', 5)
+		for _, name := range []string{"seal", "compaction"} {
+			change := func() { w.write(v, 'a', 60); w.seal(v) }
+			if name == "compaction" {
+				change = func() {
+					if w.compact(v) != 3 {
+						t.Fatal("nothing merged")
+					}
+				}
+			}
+			var f Fold
+			f.Reset(0)
+			for _, n := range []int{1, 2, 3, 4, 5} {
+				f.Add(fpOf(n))
+			}
+			f.Check(v)
+			change()
+			if err := w.store.LookUp(t.Context(), w.conn, patient, &f); err != nil {
+				t.Fatal(err)
+			}
+			if f.Open() {
+				if bare {
+					t.Errorf("%s: all segments were asked, and the view's own change is not accepted", name)
+				}
+				continue
+			}
+			for i := range 5 {
+				if !f.Duplicate(i) {
+					t.Errorf("bare %v: %s: key %d is new", bare, name, i+1)
+				}
+			}
+		}
+	}
+}
+
 // TestGateAlwaysYes: effects stay exact with a gate that knows nothing, which makes
 // every key a maybe. (A gate that says no to everything is not safe, and is why an
 // image counts only with its digest: TestImage.)

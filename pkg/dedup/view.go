@@ -146,15 +146,6 @@ func (v *View) adopt(manifest stream.UUID) bool {
 	return v.manifest == manifest
 }
 
-// lists reports whether all of these segments are the view's.
-func (v *View) lists(ids []stream.UUID) bool {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	return !slices.ContainsFunc(ids, func(id stream.UUID) bool {
-		return !slices.ContainsFunc(v.segments, func(s *Segment) bool { return s.ID == id })
-	})
-}
-
 // take makes the view that of a swap. The gate has the segment's keys already, so
 // exactly these may leave the exact set.
 func (v *View) take(p *swap) {

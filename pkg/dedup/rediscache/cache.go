@@ -71,8 +71,6 @@ func (c *Cache) Load(ctx context.Context, segment stream.UUID) ([]byte, error) {
 		return nil, nil
 	case err != nil:
 		return nil, fmt.Errorf("load filter image: %w", err)
-	case image == nil:
-		image = []byte{} // an empty value is garbage, not a miss
 	}
 	c.hits.Add(1)
 	return image, nil

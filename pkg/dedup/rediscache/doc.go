@@ -20,5 +20,5 @@
 //
 //	ACL SETUSER name on >password ~effectonce:* resetchannels -@all +get +set
 //
-// Another database needs +select, a Cluster +cluster|slots and +command.
+// Another database needs +select, a Cluster +cluster|slots.
 package rediscache

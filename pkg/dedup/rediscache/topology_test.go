@@ -233,26 +233,42 @@ sentinel failover-timeout main 3000
 	return s
 }
 
-// A cluster of one node, and a user who may do no more than the documentation says.
+// A cluster of two nodes, of which one is named, and a user who may do no more than
+// the documentation says.
 func TestCluster(t *testing.T) {
 	t.Parallel()
-	ports := proctest.Ports(t, 2) // the bus would take one that somebody else may have
-	s := startAt(t, ports[0], nil, "--port", strconv.Itoa(ports[0]), "--cluster-enabled", "yes", "--cluster-port", strconv.Itoa(ports[1]))
-	do(t, s.address, "CLUSTER", "ADDSLOTSRANGE", 0, 16383)
-	until(t, "the cluster is well", func() bool {
-		return strings.Contains(fmt.Sprint(do(t, s.address, "CLUSTER", "INFO")), "cluster_state:ok")
-	})
-	round(t, newCache(t, Config{Addresses: []string{s.address}, Cluster: true}, nil))
-
-	setUser(t, s.address, "name on >first ~effectonce:* resetchannels -@all +get +set +cluster|slots +command")
+	ports := proctest.Ports(t, 4) // also for the buses, which would take one that somebody else may have
+	nodes := make([]*server, 2)
+	for i := range nodes {
+		nodes[i] = startAt(t, ports[i], nil, "--port", strconv.Itoa(ports[i]), "--cluster-enabled", "yes", "--cluster-port", strconv.Itoa(ports[i+2]))
+		do(t, nodes[i].address, "CLUSTER", "ADDSLOTSRANGE", 8192*i, 8192*i+8191)
+	}
+	do(t, nodes[0].address, "CLUSTER", "MEET", "127.0.0.1", ports[1], ports[3])
+	for _, node := range nodes {
+		until(t, "the cluster is well", func() bool {
+			info := fmt.Sprint(do(t, node.address, "CLUSTER", "INFO"))
+			return strings.Contains(info, "cluster_state:ok") && strings.Contains(info, "cluster_known_nodes:2")
+		})
+		setUser(t, node.address, "name on >first ~effectonce:* resetchannels -@all +get +set +cluster|slots")
+	}
 	c := newCache(t, Config{
-		Addresses: []string{s.address}, Cluster: true, Login: func() (string, string) { return "name", "first" },
+		Addresses: []string{nodes[0].address}, Cluster: true, Login: func() (string, string) { return "name", "first" },
 	}, func(cfg *Config) { cfg.Prefix = "effectonce:" })
 	round(t, c)
 	for n := range byte(50) { // all over the slots
 		store(t, c, n, []byte{n})
 	}
-	if denied := fmt.Sprint(do(t, s.address, "ACL", "LOG")); strings.Contains(denied, "username name") {
-		t.Errorf("commands were denied: %s", denied)
+	for n := range byte(50) {
+		if got := load(t, c, n); len(got) != 1 || got[0] != n {
+			t.Errorf("segment %d: %q", n, got)
+		}
+	}
+	for _, node := range nodes {
+		if keys, ok := do(t, node.address, "DBSIZE").(int64); !ok || keys < 5 || keys > 45 {
+			t.Errorf("%s has %d of 50 images", node.address, keys)
+		}
+		if denied := fmt.Sprint(do(t, node.address, "ACL", "LOG")); strings.Contains(denied, "username name") {
+			t.Errorf("commands were denied: %s", denied)
+		}
 	}
 }
