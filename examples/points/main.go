@@ -4,6 +4,14 @@
 //
 // The handler adds points with a plain +=. That it runs once per event_id, whatever
 // is redelivered, replayed or killed, is the pipeline's part.
+//
+// To run it, with EFFECTONCE_DSN for the database (default postgres://127.0.0.1/shop)
+// and EFFECTONCE_BROKER for Kafka (default 127.0.0.1:9092):
+//
+//  1. Create the topic events, with as many partitions as you like, keyed by customer.
+//  2. Create the tables below (see tables) in the schema public.
+//  3. Migrate: processor migrate up FILE, FILE being any pipeline's with that database.
+//  4. go run ./examples/points
 package main
 
 import (

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"effectonce/pkg/offsets"
 	"effectonce/pkg/processor"
 )
 
@@ -42,5 +43,25 @@ func TestAnotherKeyRuleIsRefusedAtTheStart(t *testing.T) {
 	w.exact(t, 4)
 	if n := w.count(t, "SELECT sum(epoch) FROM "+w.db.Relation("positions")); n != 4 {
 		t.Errorf("%d claims, want 2 of each run that was not refused", n)
+	}
+}
+
+// What operations.md advises where a topic grew: a new pipeline name that goes on
+// from the old one's group offsets. It begins with an empty memory.
+func TestANewPipelineGoesOnFromTheOldOnesGroup(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 2)
+	w.produce(t, "a", "b", "c")
+	w.run(t, w.at(t, 3))
+	w.cfg.Pipeline, w.cfg.Group, w.cfg.Start.Kind = "orders2", "orders", "committed"
+	err := processor.Run(t.Context(), w.cfg)
+	if !errors.Is(err, offsets.ErrTaken) || !strings.HasPrefix(err.Error(), `pipeline "orders2": another pipeline`) {
+		t.Errorf("without --share: %v", err)
+	}
+	w.cfg.Share = true
+	w.produce(t, "d", "a")
+	w.run(t, w.at(t, 3+5)) // both pipelines' positions
+	if n := w.count(t, "SELECT count(*) FROM "+w.orders()); n != 5 {
+		t.Errorf("%d rows, want those of the first and, with nothing remembered, two more", n)
 	}
 }
