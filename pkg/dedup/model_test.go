@@ -218,6 +218,15 @@ func (s *story) check(m *member, b *batchOf, keys []int) {
 		f.Add(fpOf(k))
 	}
 	if f.Check(v) > 0 {
+		switch s.rng.IntN(8) { // the view's own background comes in between
+		case 0:
+			s.task(m, s.sealing)
+		case 1:
+			s.task(m, s.compacting)
+		}
+		if m.v != v {
+			return
+		}
 		conn := s.conn
 		if s.rng.IntN(8) == 0 {
 			conn, _ = s.cut(1, s.rng.IntN(2) == 0)
