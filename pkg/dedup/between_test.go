@@ -2,6 +2,7 @@ package dedup
 
 import (
 	"errors"
+	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -18,12 +19,13 @@ func (w *world) backup() (goBack func()) {
 	}
 	return func() {
 		w.t.Helper()
-		sql := "BEGIN; UPDATE " + w.Relation("logs") + ` l SET state = a.state, generation = a.generation, head = a.head,
-			head_id = a.head_id, manifest = a.manifest, sealed = a.sealed FROM ` + w.Relation("aside_logs") + " a WHERE a.id = l.id;"
+		var sql strings.Builder
+		sql.WriteString("BEGIN; UPDATE " + w.Relation("logs") + ` l SET state = a.state, generation = a.generation, head = a.head,
+			head_id = a.head_id, manifest = a.manifest, sealed = a.sealed FROM ` + w.Relation("aside_logs") + " a WHERE a.id = l.id;")
 		for _, table := range tables {
-			sql += "DELETE FROM " + w.Relation(table) + "; INSERT INTO " + w.Relation(table) + " SELECT * FROM " + w.Relation("aside_"+table) + ";"
+			sql.WriteString("DELETE FROM " + w.Relation(table) + "; INSERT INTO " + w.Relation(table) + " SELECT * FROM " + w.Relation("aside_"+table) + ";")
 		}
-		if _, err := w.Owner.Exec(w.t.Context(), sql+"COMMIT", pgx.QueryExecModeSimpleProtocol); err != nil {
+		if _, err := w.Owner.Exec(w.t.Context(), sql.String()+"COMMIT", pgx.QueryExecModeSimpleProtocol); err != nil {
 			w.t.Fatal(err)
 		}
 	}
@@ -37,8 +39,6 @@ func (w *world) damage(sql string) {
 // TestRunsInBetween holds one row for each way in which what lies between a view
 // and its log proves nothing. The view must be dropped (or its commit refused), and
 // a view loaded afresh must be exact.
-//
-//nolint:funlen // one table
 func TestRunsInBetween(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
