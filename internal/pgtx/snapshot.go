@@ -6,7 +6,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-const snapshot = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+const snapshot = "BEGIN READ ONLY ISOLATION LEVEL REPEATABLE READ"
 
 // Snapshot opens a transaction that only reads, all statements as of one moment.
 // End it with Rollback, and soon: while it is open, no row that was changed since

@@ -2,6 +2,7 @@ package dedup
 
 import (
 	"errors"
+	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -18,12 +19,13 @@ func (w *world) backup() (goBack func()) {
 	}
 	return func() {
 		w.t.Helper()
-		sql := "BEGIN; UPDATE " + w.Relation("logs") + ` l SET state = a.state, generation = a.generation, head = a.head,
-			head_id = a.head_id, manifest = a.manifest, sealed = a.sealed FROM ` + w.Relation("aside_logs") + " a WHERE a.id = l.id;"
+		var sql strings.Builder
+		sql.WriteString("BEGIN; UPDATE " + w.Relation("logs") + ` l SET state = a.state, generation = a.generation, head = a.head,
+			head_id = a.head_id, manifest = a.manifest, sealed = a.sealed FROM ` + w.Relation("aside_logs") + " a WHERE a.id = l.id;")
 		for _, table := range tables {
-			sql += "DELETE FROM " + w.Relation(table) + "; INSERT INTO " + w.Relation(table) + " SELECT * FROM " + w.Relation("aside_"+table) + ";"
+			sql.WriteString("DELETE FROM " + w.Relation(table) + "; INSERT INTO " + w.Relation(table) + " SELECT * FROM " + w.Relation("aside_"+table) + ";")
 		}
-		if _, err := w.Owner.Exec(w.t.Context(), sql+"COMMIT", pgx.QueryExecModeSimpleProtocol); err != nil {
+		if _, err := w.Owner.Exec(w.t.Context(), sql.String()+"COMMIT", pgx.QueryExecModeSimpleProtocol); err != nil {
 			w.t.Fatal(err)
 		}
 	}

@@ -72,7 +72,7 @@ func choose(live []*Segment, window func(Segment) int64, z sizes) []*Segment {
 			keys += list[n].Keys
 			n++
 		}
-		if n > 1 && (best == nil || list[0].Tier < best[0].Tier || list[0].Tier == best[0].Tier && list[0].First < best[0].First) {
+		if n > 1 && (len(best) == 0 || list[0].Tier < best[0].Tier || list[0].Tier == best[0].Tier && list[0].First < best[0].First) {
 			best = list[:n]
 		}
 	}

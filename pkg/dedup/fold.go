@@ -148,7 +148,7 @@ func (f *Fold) Run(applied func(i int) bool) []byte {
 	run := make([]byte, 0, 16*len(f.seen))
 	for _, e := range f.entries {
 		if applied(f.lo + int(e.index)) {
-			run = e.slot.append(run)
+			run = e.append(run)
 		}
 	}
 	return run

@@ -37,7 +37,7 @@ func (b *blade) Write(p []byte) (int, error) {
 			return 0, err
 		}
 	}
-	_ = b.Conn.Close() // the cut
+	_ = b.Close() // the cut
 	return 0, errCut
 }
 

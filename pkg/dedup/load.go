@@ -208,7 +208,7 @@ func (s *Store) follow(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, v
 					v.Learn(id, run)
 				}
 				next++
-				return nil
+				return nil //nolint:nilerr // bad is told behind the statement: an error here would end the session
 			},
 		})
 		if err == nil {

@@ -56,7 +56,7 @@ func (f *Fold) ask() *ask {
 	a := &ask{fold: f}
 	run := make([]byte, 0, 16*len(f.open))
 	for _, q := range f.open {
-		run = q.slot.append(run)
+		run = q.append(run)
 	}
 	everywhere := false
 	for _, c := range f.among {

@@ -32,7 +32,7 @@ func TestModel(t *testing.T) {
 		if text := os.Getenv("EFFECTONCE_DEDUP_SEEDS"); text != "" {
 			n = number(t, text)
 		}
-		for first := rand.Uint64N(1 << 40); n > 0; n-- { //nolint:gosec // printed, and played again by the variable
+		for first := rand.Uint64N(1 << 40); n > 0; n-- { // printed, and played again by the variable
 			seeds = append(seeds, first+n)
 		}
 	}
@@ -60,7 +60,6 @@ type story struct {
 	source  []int // record → key
 	members []*member
 	back    func() // sets the database back; nil before the first backup
-	tables  string // "position" and "effects", unquoted
 	done    map[string]int
 }
 
@@ -218,6 +217,15 @@ func (s *story) check(m *member, b *batchOf, keys []int) {
 		f.Add(fpOf(k))
 	}
 	if f.Check(v) > 0 {
+		switch s.rng.IntN(8) { // the view's own background comes in between
+		case 0:
+			s.task(m, s.sealing)
+		case 1:
+			s.task(m, s.compacting)
+		}
+		if m.v != v {
+			return
+		}
 		conn := s.conn
 		if s.rng.IntN(8) == 0 {
 			conn, _ = s.cut(1, s.rng.IntN(2) == 0)

@@ -14,13 +14,13 @@ import (
 	"effectonce/pkg/stream"
 )
 
-// Damage is the place where a log's rows are not what they must be.
-type Damage struct {
+// DamageError is the place where a log's rows are not what they must be.
+type DamageError struct {
 	Place   string // segment, block, run
 	Problem string
 }
 
-func (d *Damage) Error() string { return d.Place + ": " + d.Problem }
+func (d *DamageError) Error() string { return d.Place + ": " + d.Problem }
 
 // Verified is what Verify has read.
 type Verified struct {
@@ -39,7 +39,7 @@ type Verified struct {
 //   - a view that is loaded and rebuilt afterwards, on a second connection, lets no
 //     key of the log pass for a new one.
 //
-// A *Damage says where one of these does not hold; ErrDropView that the log changed
+// A *DamageError says where one of these does not hold; ErrDropView that the log changed
 // too often meanwhile. It takes as much memory as a view of the log, and about half
 // as much again for the segments' filters.
 func (s *Store) Verify(ctx context.Context, conn, second *pgx.Conn, set pgtx.Settings, pipeline int64, l Standing) (Verified, error) {
@@ -130,7 +130,7 @@ func (r *reading) open(ctx context.Context, log int64) error {
 func (r *reading) all(ctx context.Context) error {
 	for _, t := range r.tracks {
 		if t.seg.Last > r.head.sealed {
-			return &Damage{t.place, fmt.Sprintf("it covers run %d, and only runs up to %d are sealed", t.seg.Last, r.head.sealed)}
+			return &DamageError{t.place, fmt.Sprintf("it covers run %d, and only runs up to %d are sealed", t.seg.Last, r.head.sealed)}
 		}
 		if r.view != nil {
 			t.known = r.view.filterOf(t.seg.ID)
@@ -165,7 +165,7 @@ func (r *reading) merge(ctx context.Context, tracks []*track) error {
 			return nil
 		}
 		if last != nil && least.key == key {
-			return &Damage{last.at(at) + " and " + least.at(least.here), fmt.Sprintf("key %s is in both", key)}
+			return &DamageError{last.at(at) + " and " + least.at(least.here), fmt.Sprintf("key %s is in both", key)}
 		}
 		last, key, at = least, least.key, least.here
 		r.found.Keys++
@@ -214,9 +214,9 @@ func (r *reading) runs(ctx context.Context) (*track, error) {
 	case bad != nil:
 		return nil, bad
 	case next <= r.head.head:
-		return nil, &Damage{fmt.Sprintf("run %d", next), "it is missing"}
+		return nil, &DamageError{fmt.Sprintf("run %d", next), "it is missing"}
 	case last != r.head.headID && last != (stream.UUID{}):
-		return nil, &Damage{fmt.Sprintf("run %d", r.head.head), fmt.Sprintf("it is %s, and the log's head is %s", last, r.head.headID)}
+		return nil, &DamageError{fmt.Sprintf("run %d", r.head.head), fmt.Sprintf("it is %s, and the log's head is %s", last, r.head.headID)}
 	}
 	slices.SortFunc(t.loose, func(a, b loose) int { return a.compare(b.slot) })
 	return t, nil
@@ -227,18 +227,18 @@ func (r *reading) run(t *track, seq, want int64, run []byte) error {
 	place := fmt.Sprintf("run %d", seq)
 	switch {
 	case seq != want:
-		return &Damage{fmt.Sprintf("run %d", want), "it is missing"}
+		return &DamageError{fmt.Sprintf("run %d", want), "it is missing"}
 	case seq > r.head.head:
-		return &Damage{place, fmt.Sprintf("it is beyond the log's head, which is %d", r.head.head)}
+		return &DamageError{place, fmt.Sprintf("it is beyond the log's head, which is %d", r.head.head)}
 	case run == nil:
-		return &Damage{place, "it is not sealed and has no fingerprints"}
+		return &DamageError{place, "it is not sealed and has no fingerprints"}
 	case len(run)%16 != 0:
-		return &Damage{place, fmt.Sprintf("it has %d bytes of fingerprints", len(run))}
+		return &DamageError{place, fmt.Sprintf("it has %d bytes of fingerprints", len(run))}
 	}
 	for i := 0; i < len(run); i += 16 {
 		k := slotAt(run[i:])
 		if i > 0 && !slotAt(run[i-16:]).less(k) {
-			return &Damage{place, fmt.Sprintf("key %d, %s, does not come after the one before", i/16, k)}
+			return &DamageError{place, fmt.Sprintf("key %d, %s, does not come after the one before", i/16, k)}
 		}
 		t.loose = append(t.loose, loose{k, seq})
 	}
@@ -257,12 +257,12 @@ func (r *reading) known(place string, filter *Filter, keys []byte) error {
 		k := slotAt(keys[i:])
 		switch {
 		case filter != nil && !filter.has(k):
-			return &Damage{place, fmt.Sprintf("key %d, %s, does not pass its segment's filter", i/16, k)}
+			return &DamageError{place, fmt.Sprintf("key %d, %s, does not pass its segment's filter", i/16, k)}
 		case v.find(k) != absent:
 		case v.manifest != r.head.manifest:
 			return fmt.Errorf("%w: its segments changed", ErrDropView) // expired, perhaps
 		default:
-			return &Damage{place, fmt.Sprintf("key %d, %s, does not pass the filter", i/16, k)}
+			return &DamageError{place, fmt.Sprintf("key %d, %s, does not pass the filter", i/16, k)}
 		}
 	}
 	return nil
@@ -370,14 +370,14 @@ func (t *track) block(first, block []byte) error {
 	place := fmt.Sprintf("%s, block %d (%x)", t.place, t.blocks, first)
 	switch {
 	case len(block) == 0 || len(block)%16 != 0:
-		return &Damage{place, fmt.Sprintf("it has %d bytes of fingerprints", len(block))}
+		return &DamageError{place, fmt.Sprintf("it has %d bytes of fingerprints", len(block))}
 	case !bytes.Equal(first, block[:16]):
-		return &Damage{place, fmt.Sprintf("it begins with %x", block[:16])}
+		return &DamageError{place, fmt.Sprintf("it begins with %x", block[:16])}
 	}
 	for i := 0; i < len(block); i += 16 {
 		k := block[i : i+16]
 		if len(t.last) > 0 && bytes.Compare(t.last, k) >= 0 {
-			return &Damage{place, fmt.Sprintf("key %d, %x, does not come after the one before, %x", i/16, k, t.last)}
+			return &DamageError{place, fmt.Sprintf("key %d, %x, does not come after the one before, %x", i/16, k, t.last)}
 		}
 		t.last = k
 		t.filter.add(slotAt(k))
@@ -391,7 +391,7 @@ func (t *track) block(first, block []byte) error {
 // end compares what was read with what the segment's row says.
 func (t *track) end() error {
 	if t.blocks != t.seg.Blocks || t.keys != t.seg.Keys {
-		return &Damage{t.place, fmt.Sprintf("it has %d blocks and %d keys, and its row says %d and %d",
+		return &DamageError{t.place, fmt.Sprintf("it has %d blocks and %d keys, and its row says %d and %d",
 			t.blocks, t.keys, t.seg.Blocks, t.seg.Keys)}
 	}
 	if t.seg.Digest == nil {
@@ -402,7 +402,7 @@ func (t *track) end() error {
 		return err
 	}
 	if digest := Digest(image); !bytes.Equal(digest[:], t.seg.Digest) {
-		return &Damage{t.place, fmt.Sprintf("its filter's digest is %x, and its row says %x", digest[:6], t.seg.Digest[:min(6, len(t.seg.Digest))])}
+		return &DamageError{t.place, fmt.Sprintf("its filter's digest is %x, and its row says %x", digest[:6], t.seg.Digest[:min(6, len(t.seg.Digest))])}
 	}
 	t.reading.found.Digests++
 	t.filter = nil

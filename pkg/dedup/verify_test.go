@@ -159,7 +159,7 @@ func TestVerifyFindsDamage(t *testing.T) {
 				t.Fatal(err)
 			}
 			_, err := w.verify(t, w.Conn(t))
-			var d *Damage
+			var d *DamageError
 			if !errors.As(err, &d) || !strings.Contains(d.Place, c.place) || !strings.Contains(d.Problem, c.problem) {
 				t.Errorf("%v, want %s: … %s …", err, c.place, c.problem)
 			}

@@ -63,8 +63,8 @@ type swap struct {
 	gen            *generation // what the segment was made of; nil in a compaction
 }
 
-func newView(log int64, generation_ []byte) *View {
-	return &View{Log: log, Generation: generation_, task: make(chan struct{}, 1), fresh: newGeneration()}
+func newView(log int64, digest []byte) *View {
+	return &View{Log: log, Generation: digest, task: make(chan struct{}, 1), fresh: newGeneration()}
 }
 
 func newGeneration() *generation { return &generation{keys: newSet(0)} }

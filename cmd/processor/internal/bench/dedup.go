@@ -135,7 +135,7 @@ func (h *history) run(ctx context.Context) (err error) {
 	if h.config, err = pgx.ParseConfig(h.dsn); err != nil {
 		return exit.With(exit.UsageError, errors.New("--dsn is not a connection string"))
 	}
-	h.rng = rand.New(rand.NewPCG(h.seed, 0)) //nolint:gosec // the choice of duplicates is repeatable
+	h.rng = rand.New(rand.NewPCG(h.seed, 0)) // the choice of duplicates is repeatable
 	h.res = DedupResult{
 		History: h.keys, BaseHistory: min(h.keys/10, baseKeys), SealKeys: min(h.keys/50, baseKeys), Rounds: h.rounds,
 		FirstCommitRecords: takeoverSize, LoadAverage: loadAverage(),

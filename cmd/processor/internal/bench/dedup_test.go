@@ -83,7 +83,7 @@ func TestLedgerFindsDuplicates(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.remove(t.Context())
-	h := history{rng: rand.New(rand.NewPCG(1, 2)), res: DedupResult{SealKeys: 10_000}} //nolint:gosec // repeatable
+	h := history{rng: rand.New(rand.NewPCG(1, 2)), res: DedupResult{SealKeys: 10_000}}
 	for range 3 {
 		if _, err := h.apply(t.Context(), l, h.usual(), 25_000, 0, true); err != nil {
 			t.Fatal(err)

@@ -87,7 +87,8 @@ func openLedger(ctx context.Context, config *pgx.ConnConfig, schema string) (l *
 	if l.table, err = sink.OpenTable(ctx, l.conn, cfg); err != nil {
 		return l, err
 	}
-	return l, l.takeOver(ctx)
+	err = l.takeOver(ctx)
+	return l, err
 }
 
 // data is the schema of the effect table, quoted.

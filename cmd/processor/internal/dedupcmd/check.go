@@ -93,7 +93,7 @@ func (p *pipeline) check(ctx context.Context) (*checked, error) {
 		if l.Partition.Number >= 0 {
 			c.Partition = &l.Partition.Number
 		}
-		var damage *dedup.Damage
+		var damage *dedup.DamageError
 		switch {
 		case errors.As(err, &damage):
 			c.Place, c.Problem, res.OK = damage.Place, damage.Problem, false
