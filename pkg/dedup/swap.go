@@ -43,7 +43,7 @@ func (s *Store) swap(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, v *
 	v.forget(p)
 	switch pgtx.Code(err) {
 	case pgtx.CodeManifest, pgtx.CodeLogMoved, pgtx.CodeLogClosed:
-		return fmt.Errorf("%w: %w", ErrDropView, err)
+		err = fmt.Errorf("%w: %w", ErrDropView, err)
 	}
 	if p.segment != nil {
 		err = errors.Join(err, s.discard(ctx, conn, set, p.segment))

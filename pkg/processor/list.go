@@ -82,6 +82,7 @@ func (l *list) discard(q *queue) {
 	if q.untend != nil {
 		q.untend()
 	}
+	l.landed(q)
 	if q.phase != inFlight {
 		l.free(q, q.bytes)
 		l.keep(q)
@@ -157,6 +158,7 @@ func (l *list) take() *work {
 		}
 		l.ready = slices.Delete(l.ready, i, i+1)
 		q.phase = inFlight
+		q.stale, q.suspected = q.stale || q.suspected, false
 		recs, n, bytes := q.cut(records, size)
 		w.parts = append(w.parts, &part{q: q, recs: recs, bytes: bytes})
 		records -= n
@@ -205,7 +207,10 @@ func (l *list) reload(q *queue) {
 		return
 	}
 	l.landed(q)
-	q.phase, q.view = loading, nil
+	if q.untend != nil { // its swaps would make the new view one of other segments
+		q.untend()
+	}
+	q.phase, q.view, q.tired = loading, nil, false
 	l.load = append(l.load, q)
 	l.cond.Broadcast()
 }
@@ -305,7 +310,6 @@ func (l *list) restore(p *part) {
 func (l *list) release(p *part) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.landed(p.q)
 	l.discard(p.q)
 	l.free(p.q, p.q.bytes)
 }
@@ -345,13 +349,12 @@ func (l *list) unchanged(h held) bool {
 	return !h.q.gone && h.q.phase != inFlight && h.q.view != nil && h.q.claim == h.claim
 }
 
-// suspectLog makes the claim catch its view up before its next batch.
+// suspectLog makes the claim catch its view up before its next batch; the one in
+// flight is left alone.
 func (l *list) suspectLog(q *queue) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if q.phase != inFlight { // then it is the committer's
-		q.stale = true
-	}
+	q.suspected = true
 }
 
 // standing is a queue as status and metrics show it.

@@ -32,8 +32,11 @@ type queue struct {
 	full  bool  // its fetching is paused
 	cold  bool  // its view has no filter yet: unknown keys are looked up in Postgres
 
+	suspected bool // stale from the next taking on
+
 	tending bool   // its view is worked on in the background, or waits for it
-	untend  func() // ends that work when the claim goes
+	tired   bool   // that failed: it is not worked on for a while
+	untend  func() // ends that work when the claim or the view goes
 
 	// The committer's while in flight, the list's otherwise.
 	claim  stream.Claim // Next is the position

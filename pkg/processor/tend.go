@@ -93,7 +93,7 @@ func (l *list) anyReady() bool {
 
 // tendTo puts a claim's view on the list of those to be worked on.
 func (l *list) tendTo(q *queue) {
-	if q.tending || q.gone || q.view == nil || l.memory == 0 && q.view.Stats().Segments == 0 {
+	if q.tending || q.tired || q.gone || q.view == nil || l.memory == 0 && q.view.Stats().Segments == 0 {
 		return
 	}
 	q.tending = true
@@ -126,7 +126,8 @@ func (l *list) takeTend(ctx context.Context) (tending, context.Context, bool) {
 	return tending{q, q.claim, q.view}, life, true
 }
 
-// tended ends the work on a view; again puts it back on the list after a wait.
+// tended ends the work on a view; again puts it back on the list after a wait, and
+// not before, whatever commits meanwhile.
 func (l *list) tended(t tending, again time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -139,10 +140,12 @@ func (l *list) tended(t tending, again time.Duration) {
 		l.tendTo(q)
 		return
 	}
-	if again > 0 {
+	if again > 0 && q.view == t.view {
+		q.tired = true
 		time.AfterFunc(again, func() {
 			l.mu.Lock()
 			defer l.mu.Unlock()
+			q.tired = false
 			l.tendTo(q)
 		})
 	}

@@ -1,0 +1,111 @@
+package processor
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"effectonce/pkg/dedup"
+	"effectonce/pkg/stream"
+)
+
+// tendingOf opens a claim with a view that is being worked on.
+func tendingOf(t *testing.T, l *list, owner byte) (tending, func() bool) {
+	t.Helper()
+	l.memory = 1
+	running(l, owner)
+	work, life, ok := l.takeTend(t.Context())
+	if !ok {
+		t.Fatal("nothing to tend")
+	}
+	return work, func() bool { return life.Err() != nil }
+}
+
+// A view that could not be tended waits, however often its queue commits meanwhile.
+func TestAViewThatFailedWaitsBeforeItIsTendedAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l := newList(10, 1<<20, 1<<30)
+		work, _ := tendingOf(t, l, 1)
+		l.tended(work, time.Hour)
+		l.mu.Lock()
+		l.tendTo(work.q) // as a commit does whose view has keys to seal
+		l.mu.Unlock()
+		if len(l.tend) != 0 {
+			t.Error("tended again at once")
+		}
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if len(l.tend) != 1 {
+			t.Error("never tended again")
+		}
+	})
+}
+
+// A keeper finds that somebody else changed the log while the queue is in flight: it
+// is caught up before the batch that follows.
+func TestADoubtThatComesInFlightIsKept(t *testing.T) {
+	t.Parallel()
+	l := newList(10, 1<<20, 1<<30)
+	q := running(l, 1)
+	l.offer(nameOf(1), recordsOf(0, 20))
+	p := l.take().parts[0]
+	l.suspectLog(q)
+	p.to = 10
+	l.committed(p)
+	if p = l.take().parts[0]; !p.q.stale {
+		t.Error("the doubt is forgotten")
+	}
+	q.stale = false // caught up
+	p.to = 20
+	l.committed(p)
+	l.offer(nameOf(1), recordsOf(20, 1))
+	if p = l.take().parts[0]; p.q.stale {
+		t.Error("the doubt is never settled")
+	}
+}
+
+// The work on a view that is dropped ends with it: its swaps would make the new one
+// somebody else's.
+func TestWorkOnADroppedViewEnds(t *testing.T) {
+	t.Parallel()
+	l := newList(10, 1<<20, 1<<30)
+	work, ended := tendingOf(t, l, 1)
+	l.offer(nameOf(1), recordsOf(0, 3))
+	p := l.take().parts[0]
+	l.restore(p)
+	l.reload(p.q)
+	if !ended() {
+		t.Error("the dropped view is still worked on")
+	}
+	l.loaded(l.takeLoad(), &dedup.View{})
+	l.tended(work, 0)
+	if len(l.tend) != 1 {
+		t.Error("the new view is not tended")
+	}
+}
+
+// A cold queue that is dropped in flight gives its place to another at once.
+func TestADroppedColdQueueLeavesRoom(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l := newList(10, 1<<20, 1<<30)
+		for o := byte(1); o <= 2; o++ {
+			running(l, o).cold = true
+			l.offer(nameOf(o), recordsOf(0, 1))
+		}
+		l.take()
+		got := make(chan *work, 1)
+		go func() { got <- l.take() }()
+		synctest.Wait()
+		if len(got) != 0 {
+			t.Fatal("more than half of the committers work for cold queues")
+		}
+		l.drop(stream.UUID{1})
+		synctest.Wait()
+		if len(got) != 1 {
+			t.Error("waits for the dropped queue's part")
+			l.close()
+		}
+	})
+}
