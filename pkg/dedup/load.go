@@ -130,12 +130,16 @@ func (s *Store) segments(ctx context.Context, conn *pgx.Conn, set pgtx.Settings,
 // head_id, what follows must be contiguous and have its fingerprints. It means as
 // well that the log's segments are not the view's: Load makes a view with them.
 func (s *Store) CatchUp(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, pipeline int64, p stream.Partition, v *View) error {
+	had := v.named()
 	h, err := s.head(ctx, conn, set, pipeline, p)
 	if err != nil {
 		return err
 	}
+	mine := v.adopt(h.manifest)
 	switch {
-	case h.log != v.Log, !v.adopt(h.manifest), h.sealed > v.Head, h.head < v.Head:
+	case !mine && had != v.named(): // a change of its own came true behind the reading
+		return s.CatchUp(ctx, conn, set, pipeline, p, v)
+	case h.log != v.Log, !mine, h.sealed > v.Head, h.head < v.Head:
 		return ErrDropView
 	case h.headID == v.HeadID:
 		return nil

@@ -146,6 +146,13 @@ func (v *View) adopt(manifest stream.UUID) bool {
 	return v.manifest == manifest
 }
 
+// named is the manifest that the view has.
+func (v *View) named() stream.UUID {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.manifest
+}
+
 // take makes the view that of a swap. The gate has the segment's keys already, so
 // exactly these may leave the exact set.
 func (v *View) take(p *swap) {
