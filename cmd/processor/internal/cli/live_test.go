@@ -143,6 +143,8 @@ func TestMigrate(t *testing.T) {
 	step(exit.Refused, "nothing was done", "down")
 	step(exit.OK, "0001", "status")
 	step(exit.OK, "undone", "down", "--yes")
+	step(exit.OK, "pending", "status") // this binary works with the one before, too
+	step(exit.OK, "undone", "down", "--yes")
 	step(exit.Refused, "pending", "status")
 	step(exit.OK, "CREATE", "sql")
 	step(exit.OK, "GRANT", "sql", "--runtime-role", "effectonce_test_runtime")
