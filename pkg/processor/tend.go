@@ -26,35 +26,38 @@ const (
 // catches up from its head_id instead of being loaded.
 type kept struct {
 	view *dedup.View
-	at   time.Time
+	end  *time.Timer // drops it
 }
 
-// keep remembers a discarded queue's view. One with a batch in flight is not kept:
-// the batch may yet append to it.
+// keep remembers a discarded queue's view for a while. One with a batch in flight is
+// not kept: the batch may yet append to it.
 func (l *list) keep(q *queue) {
-	if q.view != nil {
-		l.kept[q.claim.Partition] = kept{q.view, time.Now()}
+	if q.view == nil {
+		return
 	}
+	p, v := q.claim.Partition, q.view
+	if old := l.kept[p]; old.view != nil {
+		old.end.Stop()
+	}
+	l.kept[p] = kept{v, time.AfterFunc(keptFor, func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if l.kept[p].view == v {
+			delete(l.kept, p)
+		}
+	})}
 }
 
 // reuse hands out a partition's kept view, nil if there is none.
 func (l *list) reuse(p stream.Partition) *dedup.View {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	v := l.kept[p].view
-	delete(l.kept, p)
-	return v
-}
-
-// forget drops the views that were kept long enough.
-func (l *list) forget(now time.Time) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for p, k := range l.kept {
-		if now.Sub(k.at) > keptFor {
-			delete(l.kept, p)
-		}
+	k := l.kept[p]
+	if k.view != nil {
+		k.end.Stop()
+		delete(l.kept, p)
 	}
+	return k.view
 }
 
 // sealAt is how many keys an exact set may hold before it is sealed: the memory is
@@ -281,7 +284,6 @@ func (p *Processor) sweep(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
-			p.list.forget(time.Now())
 		}
 	}
 }

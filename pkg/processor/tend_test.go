@@ -109,3 +109,39 @@ func TestADroppedColdQueueLeavesRoom(t *testing.T) {
 		}
 	})
 }
+
+// The view of a partition that went away is all its keys: it is kept for as long as
+// is said and no longer, and one with a batch in flight is not kept at all.
+func TestAViewIsKeptForAWhile(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l := newList(10, 1<<20, 1<<30)
+		went := func() stream.Partition {
+			q := running(l, 1)
+			l.drop(q.claim.Owner)
+			return q.claim.Partition
+		}
+		if l.reuse(went()) == nil || l.reuse(went()) == nil {
+			t.Error("not kept")
+		}
+		p := went()
+		time.Sleep(keptFor - time.Second)
+		l.mu.Lock()
+		if len(l.kept) != 1 {
+			t.Error("dropped early")
+		}
+		l.mu.Unlock()
+		time.Sleep(2 * time.Second)
+		if synctest.Wait(); l.reuse(p) != nil {
+			t.Error("kept for longer")
+		}
+		running(l, 1)
+		l.offer(nameOf(1), recordsOf(0, 1))
+		w := l.take()
+		l.drop(stream.UUID{1})
+		l.committed(w.parts[0])
+		if l.reuse(p) != nil {
+			t.Error("kept with a batch in flight")
+		}
+	})
+}
