@@ -13,7 +13,7 @@ func TestABusyPartitionNoticesForeignSegments(t *testing.T) {
 	w := newWorld(t, 1)
 	w.cfg.DedupMemory, w.cfg.BatchRecords, w.cfg.Committers = 2, 20, 1
 	var ids []string
-	for i := range 40_000 {
+	for i := range 10_000 {
 		ids = append(ids, fmt.Sprintf("o%d", i))
 	}
 	w.produce(t, ids...)
