@@ -35,7 +35,7 @@ func TestLoadWhileTheDatabaseGoesBack(t *testing.T) {
 	}
 	loaded := make(chan answer, 1)
 	conn := w.Conn(t)
-	pid := int32(conn.PgConn().PID()) //nolint:gosec // a process id
+	pid := int32(conn.PgConn().PID())
 	go func() {
 		view, err := w.store.Load(ctx, conn, patient, w.id, w.part(0))
 		loaded <- answer{view, err}

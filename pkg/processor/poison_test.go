@@ -135,10 +135,13 @@ func (l *lines) tellDead(t *testing.T) {
 	reasons := map[string]int{}
 	for line := range strings.Lines(l.String()) {
 		var got struct {
-			Level, Message, Topic string
-			First, Last           int64
-			Count                 int
-			Reasons               map[string]int
+			Level   string         `json:"level"`
+			Message string         `json:"message"`
+			Topic   string         `json:"topic"`
+			First   int64          `json:"first"`
+			Last    int64          `json:"last"`
+			Count   int            `json:"count"`
+			Reasons map[string]int `json:"reasons"`
 		}
 		if err := json.Unmarshal([]byte(line), &got); err != nil {
 			t.Fatal(err)

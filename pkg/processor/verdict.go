@@ -31,6 +31,15 @@ const (
 	doubtAfter   = 5
 )
 
+// certain are the codes that mean one thing at every step.
+var certain = map[string]Verdict{
+	pgtx.CodeFenced:    Fenced,
+	pgtx.CodeLogClosed: Fenced,
+	pgtx.CodeLogMoved:  LogMoved,
+	pgtx.CodeOtherTx:   Stop,
+	"25006":            Retry, // read-only: a demoted primary
+}
+
 // verdict judges err, raised at step of a batch's transaction, by step, type and
 // SQLSTATE, never by text. Only the effect's own statement may accuse a record: a
 // unique violation on our own tables is our bug.
@@ -47,15 +56,10 @@ func verdict(step pgtx.Step, err error) Verdict {
 	case code == "":
 		return Retry // the connection, not an answer
 	}
+	if v, ok := certain[code]; ok {
+		return v
+	}
 	switch code {
-	case pgtx.CodeFenced, pgtx.CodeLogClosed:
-		return Fenced
-	case pgtx.CodeLogMoved:
-		return LogMoved
-	case pgtx.CodeOtherTx:
-		return Stop
-	case "25006": // read-only: a demoted primary
-		return Retry
 	case "0A000": // a standby does not know BEGIN READ WRITE: the same, before its first statement
 		if step == pgtx.StepBegin {
 			return Retry
