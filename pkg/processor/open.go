@@ -265,8 +265,8 @@ func (p *Processor) registerTopic(ctx context.Context, tx *pgtx.Tx, adm *kadm.Cl
 // takes two at once.
 const controlConns = 4
 
-// backgroundConns is the budget of loading and tending views.
-const backgroundConns = loaders + keepers
+// backgroundConns is the budget of loading, tending and sweeping.
+const backgroundConns = loaders + keepers + 1
 
 // openPools makes the three budgets. Each session carries the pipeline in its
 // application_name, which is how a takeover knows a stuck backend for ours.
