@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -28,7 +29,12 @@ func Pipeline(c config.Config, logger zerolog.Logger) (processor.Config, error) 
 	if err != nil {
 		return processor.Config{}, fmt.Errorf("postgres: %w", err)
 	}
+	limit := 0
+	if strings.Contains(postgres.ConnString(), "pool_max_conns") { // pgx's own default is nobody's wish
+		limit = int(postgres.MaxConns)
+	}
 	return processor.Config{
+		MaxConns:       limit,
 		Pipeline:       c.Pipeline,
 		Group:          c.Kafka.Group,
 		Topics:         c.Kafka.Topics,
