@@ -44,29 +44,57 @@ func (b *blade) Write(p []byte) (int, error) {
 // cut opens a session that dies at its nth write from now.
 func (w *world) cut(n int64, behind bool) (*pgx.Conn, *blade) {
 	w.t.Helper()
+	b := &blade{behind: behind}
+	b.left.Store(-1)
+	conn := w.through(func(c net.Conn) net.Conn {
+		b.Conn = c
+		return b
+	})
+	b.left.Store(n)
+	return conn, b
+}
+
+// late holds back an answer that the server has given already.
+type late struct {
+	net.Conn
+	armed  atomic.Bool
+	skip   atomic.Int64 // answers before it
+	before func()       // it is handed on
+}
+
+func (l *late) Read(p []byte) (int, error) {
+	n, err := l.Conn.Read(p)
+	if l.armed.Load() && l.skip.Add(-1) < 0 && l.armed.CompareAndSwap(true, false) {
+		l.before()
+	}
+	return n, err
+}
+
+// through opens a session over a connection that wrap makes.
+func (w *world) through(wrap func(net.Conn) net.Conn) *pgx.Conn {
+	w.t.Helper()
 	cfg, err := pgx.ParseConfig(w.RuntimeDSN)
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	b := &blade{behind: behind}
-	b.left.Store(-1)
 	var dialed atomic.Bool
 	cfg.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
 		var d net.Dialer
-		c, err := d.DialContext(ctx, network, addr)
-		if err != nil || dialed.Swap(true) { // a cancel request has a connection of its own
-			return c, err
+		if dialed.Swap(true) { // the driver would have the server cancel what was going on: the dead do not
+			return nil, errCut
 		}
-		b.Conn = c
-		return b, nil
+		c, err := d.DialContext(ctx, network, addr)
+		if err != nil {
+			return nil, err
+		}
+		return wrap(c), nil
 	}
 	conn, err := pgx.ConnectConfig(w.t.Context(), cfg)
 	if err != nil {
 		w.t.Fatal(err)
 	}
 	w.t.Cleanup(func() { _ = conn.Close(context.WithoutCancel(w.t.Context())) }) // it may be cut already
-	b.left.Store(n)
-	return conn, b
+	return conn
 }
 
 // gone returns when the server has ended what a killed session was doing.
@@ -111,17 +139,28 @@ func TestKilledAnywhere(t *testing.T) {
 		}, false, 3},
 	} {
 		for _, behind := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s/behind=%v", c.name, behind), func(t *testing.T) {
-				t.Parallel()
-				w := newWorld(t, 1)
-				w.store.sizes = tiny
-				w.killEverywhere(c.ready, c.task, behind, c.once, c.least)
-			})
+			for _, then := range []sequel{dies, batchFirst, taskFirst} {
+				t.Run(fmt.Sprintf("%s/behind=%v/%s", c.name, behind, then), func(t *testing.T) {
+					t.Parallel()
+					w := newWorld(t, 1)
+					w.store.sizes = tiny
+					w.killEverywhere(c.ready, c.task, behind, c.once, c.least, then)
+				})
+			}
 		}
 	}
 }
 
-func (w *world) killEverywhere(ready func(*world, *View, int), task func(*world, *pgx.Conn, *View) error, behind, once bool, least int64) {
+// sequel is what follows a kill.
+type sequel string
+
+const (
+	dies       sequel = "process dies"
+	batchFirst sequel = "batch first" // it takes what was committed unheard
+	taskFirst  sequel = "task first"  // the next attempt finds out
+)
+
+func (w *world) killEverywhere(ready func(*world, *View, int), task func(*world, *pgx.Conn, *View) error, behind, once bool, least int64, then sequel) {
 	v, want, next := w.load(0), map[int]bool{}, 1
 	grow := func(round int) {
 		var numbers []int
@@ -156,12 +195,15 @@ func (w *world) killEverywhere(ready func(*world, *View, int), task func(*world,
 		}
 		loaded := w.load(0)
 		w.knows(loaded, next+2, want)
-		w.knows(v, next+2, want) // adopts what was committed unheard
-		if err := w.catchUp(v, 0); err != nil {
-			w.t.Errorf("cut at message %d: catch up: %v", n, err)
-		}
-		if n%2 == 0 { // the process died
+		switch then {
+		case dies:
 			v = loaded
+		case batchFirst:
+			w.knows(v, next+2, want)
+			if err := w.catchUp(v, 0); err != nil {
+				w.t.Errorf("cut at message %d: catch up: %v", n, err)
+			}
+		case taskFirst:
 		}
 		if err := task(w, w.conn, v); err != nil {
 			w.t.Errorf("cut at message %d: the next attempt: %v", n, err)

@@ -2,7 +2,6 @@ package dedup
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"maps"
 	"slices"
@@ -84,13 +83,17 @@ func (w *world) catchUp(v *View, n int32) error {
 	return w.store.CatchUp(w.t.Context(), w.conn, patient, w.id, w.part(n), v)
 }
 
-// fps is a run of the fingerprints with these numbers, sorted.
+// fps is a run of the fingerprints with these numbers, sorted: spread as SHA-256
+// would spread them, and each has its number in its last bytes.
 func fps(numbers ...int) []byte {
-	slices.Sort(numbers)
+	keys := make([]slot, len(numbers))
+	for i, n := range numbers {
+		keys[i] = slot{uint64(n) * 0x9e3779b97f4a7c15, uint64(n)}
+	}
+	slices.SortFunc(keys, slot.compare)
 	run := []byte{}
-	for _, n := range numbers {
-		run = binary.BigEndian.AppendUint64(run, uint64(n)<<32|0xff)
-		run = binary.BigEndian.AppendUint64(run, uint64(n))
+	for _, k := range keys {
+		run = k.append(run)
 	}
 	return run
 }

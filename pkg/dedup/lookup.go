@@ -84,7 +84,8 @@ func (f *Fold) ask() *ask {
 // which came true meanwhile; one to some of them is not: they may be dead by then.
 func (a *ask) settle() {
 	f := a.fold
-	if a.manifest != f.manifest && (a.segments != nil || !f.view.adopt(a.manifest)) {
+	own := f.view.adopt(a.manifest)
+	if a.manifest != f.manifest && (a.segments != nil || !own) {
 		return
 	}
 	for _, i := range a.hits {

@@ -2,6 +2,7 @@ package dedup
 
 import (
 	"errors"
+	"net"
 	"testing"
 
 	"effectonce/internal/pgtx"
@@ -276,7 +277,10 @@ func TestRebuildUnderAnotherManifest(t *testing.T) {
 		t.Fatal("nothing merged")
 	}
 	w.clean(o)
-	if err := w.store.Rebuild(t.Context(), w.conn, patient, v, nil); !errors.Is(err, ErrDropView) {
+	err := w.store.Rebuild(t.Context(), w.conn, patient, v, func(_, _ int64) {
+		t.Errorf("a slice counts: %+v", v.Stats())
+	})
+	if !errors.Is(err, ErrDropView) {
 		t.Errorf("%v", err)
 	}
 	if s := v.Stats(); s.Ready != 0 {
@@ -330,6 +334,68 @@ func TestLookUpAcrossOwnChanges(t *testing.T) {
 					t.Errorf("bare %v: %s: key %d is new", bare, name, i+1)
 				}
 			}
+		}
+	}
+}
+
+// TestCatchUpReadsAnOldManifest: the log's row is read; before the answer is looked
+// at, the view's own seal comes true. The manifest that was read is neither the
+// view's any more nor a stranger's: a view is not dropped for that.
+func TestCatchUpReadsAnOldManifest(t *testing.T) {
+	t.Parallel()
+	w, v := sealedWorld(t)
+	l := &late{before: func() { w.seal(v) }}
+	conn := w.through(func(c net.Conn) net.Conn {
+		l.Conn = c
+		return l
+	})
+	before := v.named()
+	l.armed.Store(true)
+	if err := w.store.CatchUp(t.Context(), conn, patient, w.id, w.part(0), v); err != nil {
+		t.Errorf("catch up: %v", err)
+	}
+	if l.armed.Load() || v.named() == before {
+		t.Error("nothing was sealed in between: the test shows nothing")
+	}
+	w.exact(v)
+}
+
+// TestLoadWhileSealing: a view is loaded, and behind each answer it gets, somebody
+// seals everything, with and without cleaning up. It must never come out as a
+// mixture of before and after.
+func TestLoadWhileSealing(t *testing.T) {
+	t.Parallel()
+	for _, clean := range []bool{false, true} {
+		for answers := range int64(4) {
+			w, o := sealedWorld(t)
+			l := &late{before: func() {
+				w.seal(o)
+				if clean {
+					w.clean(o)
+				}
+			}}
+			conn := w.through(func(c net.Conn) net.Conn {
+				l.Conn = c
+				return l
+			})
+			l.skip.Store(answers)
+			l.armed.Store(true)
+			v, err := w.store.Load(t.Context(), conn, patient, w.id, w.part(0))
+			if err != nil {
+				t.Errorf("behind answer %d: %v", answers, err)
+				continue
+			}
+			if answers < 3 && v.named() != o.named() { // the fourth is the second reading
+				t.Errorf("behind answer %d: the view's manifest is of before", answers)
+			}
+			if answers == 3 {
+				err := w.catchUp(v, 0)
+				if v.named() != o.named() && !errors.Is(err, ErrDropView) {
+					t.Errorf("sealed behind its back, and %v", err)
+				}
+				continue
+			}
+			w.exact(v)
 		}
 	}
 }

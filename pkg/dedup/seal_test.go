@@ -47,7 +47,8 @@ func (w *world) clean(v *View) int64 {
 // fpOf is the fingerprint of a number, as fps writes it.
 func fpOf(n int) Fingerprint { return Fingerprint(fps(n)) }
 
-// known asks as a committer does: which of the numbers are duplicates.
+// known asks as a committer does: which of the numbers are duplicates. The view may
+// have to take a manifest of its own first.
 func (w *world) known(v *View, numbers ...int) map[int]bool {
 	w.t.Helper()
 	var f Fold
@@ -55,11 +56,14 @@ func (w *world) known(v *View, numbers ...int) map[int]bool {
 	for _, n := range numbers {
 		f.Add(fpOf(n))
 	}
-	if f.Check(v) > 0 {
+	for tries := 0; f.Check(v) > 0; tries++ {
 		if err := w.store.LookUp(w.t.Context(), w.conn, patient, &f); err != nil {
 			w.t.Fatal(err)
 		}
-		if f.Open() {
+		if !f.Open() {
+			break
+		}
+		if tries > 0 {
 			w.t.Fatal("the log's segments are not the view's")
 		}
 	}

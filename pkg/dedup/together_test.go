@@ -48,6 +48,10 @@ func TestCommitsGoOn(t *testing.T) {
 		}
 		return nil
 	})
+	t.Cleanup(func() { // also when the committer has failed: its connection is closed behind this
+		cancel()
+		_ = eg.Wait()
+	})
 	rng := fixed(21, 22)
 	applied := map[int]bool{}
 	for batches := 0; batches < 200 || merged.Load() < 6 && batches < 5000; batches++ {
