@@ -110,7 +110,7 @@ type Topic struct {
 	ID         stream.UUID
 	Name       string
 	Partitions int32 // the stored count: keys are on these partitions
-	Scope      string
+	Scope      stream.Scope
 	Start      string // the start setting as resolved at the first start
 	Generation []byte
 }
@@ -143,7 +143,7 @@ func (s *Store) Create(ctx context.Context, tx *pgtx.Tx, pipeline int64, t Topic
 		SQL: s.sql(`INSERT INTO @schema@.topics (pipeline, topic_id, name, partitions, scope, start, generation)
 			VALUES ($1, $2, $3, $4, $5, $6, $7)`),
 		Params: []pgtx.Param{
-			pgtx.Int8(pipeline), pgtx.UUID(t.ID), pgtx.Text(t.Name), pgtx.Int4(t.Partitions), pgtx.Text(t.Scope),
+			pgtx.Int8(pipeline), pgtx.UUID(t.ID), pgtx.Text(t.Name), pgtx.Int4(t.Partitions), pgtx.Text(string(t.Scope)),
 			pgtx.Text(t.Start), pgtx.Bytea(t.Generation),
 		},
 	}, s.positions(pipeline, t, 0, starts))

@@ -18,6 +18,7 @@ import (
 	"effectonce/pkg/dedup"
 	"effectonce/pkg/rebalance"
 	"effectonce/pkg/sink"
+	"effectonce/pkg/stream"
 )
 
 // Protocol is the consumer group protocol.
@@ -71,6 +72,7 @@ type Config struct {
 
 	Key          []string          // sources of the business key; none: coordinates only
 	KeyMissing   KeyMissing        // default KeyDeadLetter
+	Scope        stream.Scope      // default stream.ScopePartition
 	Partitioner  dedup.Partitioner // default dedup.Murmur2
 	AllowNullKey bool              // records without a Kafka key are placed consistently by their producer
 
@@ -102,6 +104,7 @@ func (c Config) withDefaults() Config {
 	c.Heartbeat = cmp.Or(c.Heartbeat, 3*time.Second)
 	c.Schema = cmp.Or(c.Schema, "effectonce")
 	c.KeyMissing = cmp.Or(c.KeyMissing, KeyDeadLetter)
+	c.Scope = cmp.Or(c.Scope, stream.ScopePartition)
 	c.Partitioner = cmp.Or(c.Partitioner, dedup.Murmur2)
 	c.HandlerTimeout = cmp.Or(c.HandlerTimeout, 3*time.Second)
 	c.BatchRecords = cmp.Or(c.BatchRecords, 10_000)
@@ -133,6 +136,8 @@ func (c Config) Validate() error {
 	check(c.BatchRecords > 0 && c.BatchBytes > 0, "batch: records and bytes are positive")
 	check(c.Inflight >= c.BatchBytes, "inflight: %d bytes are less than one batch of %d", c.Inflight, c.BatchBytes)
 	check(c.OnReset == "warn" || c.OnReset == "fail", "on_external_reset: %q is not warn or fail", c.OnReset)
+	check(c.Scope == stream.ScopePartition || c.Scope == stream.ScopeTopic, "scope: %q is not partition or topic", c.Scope)
+	check(c.Scope != stream.ScopeTopic || len(c.Key) > 0, "scope: topic is for a business key, none is configured")
 	check(c.Heartbeat*3 <= c.Session, "heartbeat: %s is more than a third of the session timeout %s", c.Heartbeat, c.Session)
 	if _, err := c.sources(); err != nil {
 		faults = append(faults, err)

@@ -11,12 +11,13 @@ import (
 	"strings"
 
 	"effectonce/pkg/decode"
+	"effectonce/pkg/stream"
 )
 
 // generation digests what a commit means: scope, key rule, encoding and the
 // partition count that keys are hashed over. Two configurations that differ in it
 // never commit to one position.
-func (c Config) generation(partitions int32) []byte {
+func (c Config) generation(scope stream.Scope, partitions int32) []byte {
 	h := sha256.New()
 	part := func(s string) {
 		var n [4]byte
@@ -26,12 +27,12 @@ func (c Config) generation(partitions int32) []byte {
 	}
 	r := c.rule()
 	part("effectonce 1") // the encoding of fingerprints
-	part(r.Scope)
+	part(string(scope))
 	part(r.KeyMissing)
 	for _, k := range r.Key {
 		part(k)
 	}
-	if len(c.Key) > 0 {
+	if len(c.Key) > 0 && scope == stream.ScopePartition {
 		part(fmt.Sprint(partitions))
 	}
 	return h.Sum(nil)[:16]
@@ -46,7 +47,7 @@ type rule struct {
 }
 
 func (c Config) rule() rule {
-	r := rule{Scope: "partition", Key: []string{}, KeyMissing: string(c.KeyMissing)}
+	r := rule{Scope: string(c.Scope), Key: []string{}, KeyMissing: string(c.KeyMissing)}
 	for _, k := range c.Key {
 		s, _ := decode.ParseSource(k) // Validate has seen it
 		r.Key = append(r.Key, s.String())
@@ -97,7 +98,7 @@ var ErrGeneration = errors.New("the pipeline was made for another configuration"
 // madeAlike compares a stored generation with this configuration's, before the
 // group is joined; the takeover compares it again.
 func (p *Processor) madeAlike(stored []byte, partitions int32) error {
-	if bytes.Equal(stored, p.cfg.generation(partitions)) {
+	if bytes.Equal(stored, p.cfg.generation(p.cfg.Scope, partitions)) {
 		return nil
 	}
 	var made rule

@@ -183,7 +183,7 @@ func (p *Processor) openKafka(ctx context.Context) error {
 // there yet, in one transaction, and checks those that are.
 func (p *Processor) register(ctx context.Context, adm *kadm.Client, cluster string) error {
 	want := offsets.Pipeline{
-		Name: p.cfg.Pipeline, Generation: p.cfg.generation(0), Group: p.cfg.Group, ClusterID: cluster,
+		Name: p.cfg.Pipeline, Generation: p.cfg.generation(p.cfg.Scope, 0), Group: p.cfg.Group, ClusterID: cluster,
 		SystemID: p.server.Load().SystemID, Settings: p.cfg.rule().text(),
 	}
 	if t, ok := p.sink.(*sink.Table); ok {
@@ -228,11 +228,11 @@ func (p *Processor) registerTopics(ctx context.Context, tx *pgtx.Tx, adm *kadm.C
 			if err := p.madeAlike(rows[at].Generation, t.Partitions); err != nil {
 				return fmt.Errorf("topic %q: %w", name, err)
 			}
-			t.Generation = p.cfg.generation(t.Partitions)
+			t.Scope, t.Generation = rows[at].Scope, rows[at].Generation
 		case slices.ContainsFunc(rows, func(r offsets.Topic) bool { return r.Name == name }):
 			return fmt.Errorf("topic %q: %w", name, ErrRecreated)
 		default:
-			t.Generation = p.cfg.generation(t.Partitions)
+			t.Scope, t.Generation = p.cfg.Scope, p.cfg.generation(p.cfg.Scope, t.Partitions)
 			if err := p.registerTopic(ctx, tx, adm, t); err != nil {
 				return err
 			}
@@ -252,7 +252,7 @@ func (p *Processor) registerTopic(ctx context.Context, tx *pgtx.Tx, adm *kadm.Cl
 		return fmt.Errorf("kafka: %w", err)
 	}
 	row := offsets.Topic{
-		ID: t.ID, Name: t.Name, Partitions: t.Partitions, Scope: "partition", Start: p.cfg.Start.String(),
+		ID: t.ID, Name: t.Name, Partitions: t.Partitions, Scope: t.Scope, Start: p.cfg.Start.String(),
 		Generation: t.Generation,
 	}
 	if err := p.offsets.Create(ctx, tx, p.pipeline.ID, row, starts); err != nil {

@@ -144,13 +144,16 @@ func (g *Group) bounds(ctx context.Context, h *Held) string {
 // count that rows were known for when the takeover asked: rows may have been added
 // since, by the growth that another new partition began.
 func (g *Group) missing(n Name, known int32) (Cause, bool) {
+	g.mu.Lock()
+	t := g.topics[n.Topic]
+	g.mu.Unlock()
 	switch {
 	case n.Number < known:
 		return Cause{
 			Code: "missing_position", Text: "it has no position row, though the pipeline started with it: a wrong or restored database",
 			Fix: "connect the right database",
 		}, true
-	case !g.cfg.Grows:
+	case !g.cfg.Grows && t.Scope != stream.ScopeTopic:
 		return Cause{
 			Code: "growth", Text: fmt.Sprintf("the topic grew beyond the %d partitions that keys were hashed over: a key may come on two partitions now", known),
 			Fix: "decide: without a business key, or with partitioner none and scope topic, growth is safe",
@@ -230,6 +233,9 @@ func (g *Group) add(ctx context.Context, tx *pgtx.Tx, t Topic, starts []int64) (
 	for _, r := range rows {
 		if r.ID != t.ID {
 			continue
+		}
+		if t.Scope == stream.ScopeTopic { // its one log takes them in
+			return r.Partitions, nil
 		}
 		added := min(r.Partitions-t.Partitions, int32(len(starts)))
 		return r.Partitions, g.cfg.Log.Create(ctx, tx, g.cfg.ID, t.ID, t.Partitions, added, t.Generation)

@@ -14,11 +14,12 @@ import (
 	"effectonce/pkg/stream"
 )
 
-// Topic is a topic as Kafka has it, with the generation its positions carry.
+// Topic is a topic as Kafka has it, with the scope and generation of its positions.
 type Topic struct {
 	ID         stream.UUID
 	Name       string
 	Partitions int32
+	Scope      stream.Scope // in force
 	Generation []byte
 }
 
