@@ -1,10 +1,7 @@
 package e2e
 
 import (
-	"bytes"
 	"cmp"
-	"crypto/sha256"
-	"encoding/binary"
 	"fmt"
 	"maps"
 	"slices"
@@ -32,14 +29,26 @@ type effect struct {
 	offset int64
 }
 
-// run is the audit row of one commit and partition.
-type run struct {
+// span is what a commit says it did to one partition: a row of the audit trail.
+type span struct {
 	part                           int32
 	from, to                       int64
 	owner                          string
 	epoch                          int64
 	read, applied, duplicate, dead int64
-	keys                           []byte // the run's fingerprints
+}
+
+// run is one commit to one log: in scope topic over several partitions.
+type run struct {
+	log, seq int64
+	spans    []span
+	keys     []byte // its fingerprints; nil once they are in a segment
+}
+
+// sealed is what a log has given to segments.
+type sealed struct {
+	log, upTo int64  // the last run whose keys they have
+	keys      []byte // the fingerprints of its live segments
 }
 
 // coordinate names a record.
@@ -57,11 +66,13 @@ type position struct {
 // facts are what the checker compares.
 type facts struct {
 	keyed     bool               // the business key is the event, else the coordinates
+	whole     bool               // scope topic: a key may come on any partition, and has one effect over all
 	salt      []byte             // of the fingerprints
 	topic     map[int32][]record // by partition, in offset order
 	ends      map[int32]int64    // last stable offsets
 	effects   []effect           // in the order they were written
-	runs      []run
+	runs      []run              // of each log in order
+	sealed    []sealed           // one a log
 	positions map[int32]position
 	letters   []coordinate
 }
@@ -80,6 +91,7 @@ const (
 	doubled   = "doubled"   // a key with more than one
 	phantom   = "phantom"   // an effect that no committed record explains
 	shadowed  = "shadowed"  // another copy than the first good one was applied
+	premature = "premature" // a record was taken for the repeat of what was not applied yet
 	reordered = "reordered" // effects of a partition are not in offset order
 	chain     = "chain"     // audit rows do not tile [0, end), or epochs go back
 	miscount  = "miscount"  // the audit rows' counts do not add up to what happened
@@ -104,7 +116,7 @@ func (f facts) upTo() facts {
 // check returns every breach it finds.
 func check(f facts) []finding {
 	var found []finding
-	for _, one := range []func(facts) []finding{checkEffects, checkOrder, checkChain, checkCounts, checkKeys, checkPositions, checkLetters} {
+	for _, one := range []func(facts) []finding{checkEffects, checkPast, checkOrder, checkChain, checkCounts, checkKeys, checkPositions, checkLetters} {
 		found = append(found, one(f)...)
 	}
 	return found
@@ -112,48 +124,56 @@ func check(f facts) []finding {
 
 func (f facts) partitions() []int32 { return slices.Sorted(maps.Keys(f.ends)) }
 
-// first returns the records that must have an effect: of each key the first that
-// can be applied.
-func (f facts) first() map[coordinate]ledger {
-	want := map[coordinate]ledger{}
+// copies are a key's candidates for its effect: of each partition the first record
+// that can be applied. In scope partition there is one.
+type copies map[coordinate]ledger
+
+// first returns the candidates of every key.
+func (f facts) first() map[string]copies {
+	want := map[string]copies{}
 	for part, recs := range f.topic {
 		seen := map[string]bool{}
 		for _, r := range recs {
-			if r.poison || f.keyed && seen[r.Event] {
+			key := f.key(effect{r.ledger, part, r.offset})
+			if r.poison || seen[key] {
 				continue
 			}
-			seen[r.Event] = true
-			want[coordinate{part, r.offset}] = r.ledger
+			seen[key] = true
+			if want[key] == nil {
+				want[key] = copies{}
+			}
+			want[key][coordinate{part, r.offset}] = r.ledger
 		}
 	}
 	return want
 }
 
+// key names what must have one effect.
 func (f facts) key(e effect) string {
-	if f.keyed {
+	switch {
+	case !f.keyed:
+		return fmt.Sprintf("%d/%d", e.part, e.offset)
+	case f.whole:
 		return e.Event
 	}
-	return fmt.Sprintf("%d/%d", e.part, e.offset)
+	return fmt.Sprintf("%d/%s", e.part, e.Event)
 }
 
-// checkEffects: every key exactly one effect, of its first good copy.
+// checkEffects: every key exactly one effect, of the first good copy of a partition.
 func checkEffects(f facts) (found []finding) {
-	want, known := f.first(), map[string]coordinate{}
-	for at, l := range want {
-		known[f.key(effect{l, at.part, at.offset})] = at
-	}
+	known := f.first()
 	seen := map[string]int{}
 	for _, e := range f.effects {
 		at, key := coordinate{e.part, e.offset}, f.key(e)
-		first, ok := known[key]
+		says, first := known[key][at]
 		switch {
-		case !ok:
+		case known[key] == nil:
 			found = append(found, finding{phantom, fmt.Sprintf("effect of %q from %v: no committed record has this key", key, at)})
 			continue
-		case first != at:
-			found = append(found, finding{shadowed, fmt.Sprintf("effect of %q from %v, its first copy is at %v", key, at, first)})
-		case want[at] != e.ledger:
-			found = append(found, finding{phantom, fmt.Sprintf("effect of %q at %v is %+v, the record says %+v", key, at, e.ledger, want[at])})
+		case !first:
+			found = append(found, finding{shadowed, fmt.Sprintf("effect of %q from %v, its first copies are %v", key, at, known[key])})
+		case says != e.ledger:
+			found = append(found, finding{phantom, fmt.Sprintf("effect of %q at %v is %+v, the record says %+v", key, at, e.ledger, says)})
 		}
 		if seen[key]++; seen[key] == 2 {
 			found = append(found, finding{doubled, fmt.Sprintf("%q, again from %v", key, at)})
@@ -165,6 +185,44 @@ func checkEffects(f facts) (found []finding) {
 		}
 	}
 	return found
+}
+
+// checkPast: a record that a commit passed over repeats what was applied in this run
+// of the log or before it. So what holds at the end held behind every commit.
+func checkPast(f facts) (found []finding) {
+	applied, have := map[coordinate]bool{}, map[string]bool{}
+	for _, e := range f.effects {
+		applied[coordinate{e.part, e.offset}] = true
+	}
+	for _, r := range f.runs {
+		passed := map[coordinate]string{}
+		for _, s := range r.spans {
+			for _, rec := range f.within(s) {
+				at, key := coordinate{s.part, rec.offset}, f.key(effect{rec.ledger, s.part, rec.offset})
+				switch {
+				case applied[at]:
+					have[key] = true
+				case !rec.poison:
+					passed[at] = key
+				}
+			}
+		}
+		for at, key := range passed {
+			if !have[key] {
+				found = append(found, finding{premature, fmt.Sprintf("%q at %v, passed over in run %d of log %d", key, at, r.seq, r.log)})
+			}
+		}
+	}
+	return found
+}
+
+// within are the topic's records in a range.
+func (f facts) within(s span) []record {
+	at := func(r record, offset int64) int { return cmp.Compare(r.offset, offset) }
+	recs := f.topic[s.part]
+	from, _ := slices.BinarySearchFunc(recs, s.from, at)
+	to, _ := slices.BinarySearchFunc(recs, s.to, at)
+	return recs[from:max(from, to)]
 }
 
 // checkOrder: the effects of a partition come in the order of their offsets.
@@ -179,14 +237,22 @@ func checkOrder(f facts) (found []finding) {
 	return found
 }
 
-// chains are the audit rows of each partition along its offsets.
-func (f facts) chains() map[int32][]run {
-	chains := map[int32][]run{}
+// spans are the audit rows of all runs.
+func (f facts) spans() (all []span) {
 	for _, r := range f.runs {
+		all = append(all, r.spans...)
+	}
+	return all
+}
+
+// chains are the audit rows of each partition along its offsets.
+func (f facts) chains() map[int32][]span {
+	chains := map[int32][]span{}
+	for _, r := range f.spans() {
 		chains[r.part] = append(chains[r.part], r)
 	}
 	for _, rs := range chains {
-		slices.SortStableFunc(rs, func(a, b run) int { return cmp.Compare(a.from, b.from) })
+		slices.SortStableFunc(rs, func(a, b span) int { return cmp.Compare(a.from, b.from) })
 	}
 	return chains
 }
@@ -199,7 +265,7 @@ func checkChain(f facts) (found []finding) {
 		broken := func(format string, args ...any) {
 			found = append(found, finding{chain, fmt.Sprintf("partition %d: ", part) + fmt.Sprintf(format, args...)})
 		}
-		next, before := int64(0), run{}
+		next, before := int64(0), span{}
 		for i, r := range chains[part] {
 			switch {
 			case r.from > next:
@@ -246,7 +312,7 @@ func checkCounts(f facts) (found []finding) {
 			slices.Sort(os)
 		}
 	}
-	for _, r := range f.runs {
+	for _, r := range f.spans() {
 		for _, c := range []struct {
 			what      string
 			got, want int64
@@ -264,50 +330,8 @@ func checkCounts(f facts) (found []finding) {
 	return found
 }
 
-// checkKeys: the run of each commit has the fingerprints of what was applied in
-// its range, sorted, and no others. A pipeline without a key has none, and a sealed
-// run has given its own away.
-func checkKeys(f facts) (found []finding) {
-	effects := map[int32][]effect{}
-	for _, e := range f.effects {
-		effects[e.part] = append(effects[e.part], e)
-	}
-	for _, es := range effects {
-		slices.SortStableFunc(es, func(a, b effect) int { return cmp.Compare(a.offset, b.offset) })
-	}
-	byOffset := func(e effect, offset int64) int { return cmp.Compare(e.offset, offset) }
-	for _, r := range f.runs {
-		if r.keys == nil { // sealed and cleaned up: its keys are in a segment
-			continue
-		}
-		var want [][]byte
-		if es := effects[r.part]; f.keyed {
-			from, _ := slices.BinarySearchFunc(es, r.from, byOffset)
-			to, _ := slices.BinarySearchFunc(es, r.to, byOffset)
-			for _, e := range es[from:max(from, to)] {
-				want = append(want, fingerprint(f.salt, e.Event))
-			}
-		}
-		slices.SortFunc(want, bytes.Compare)
-		if w := bytes.Join(want, nil); !bytes.Equal(w, r.keys) {
-			found = append(found, finding{torn, fmt.Sprintf("partition %d [%d, %d): the run's %d fingerprints are not those of the %d effects", r.part, r.from, r.to, len(r.keys)/16, len(want))})
-		}
-	}
-	return found
-}
-
-// fingerprint is the documented one of a business key that is one text: written
-// down again here, so that a change of the encoding does not go unseen.
-func fingerprint(salt []byte, text string) []byte {
-	const domainKey, partText = 1, 1
-	b := append(slices.Clone(salt), domainKey, partText)
-	b = binary.BigEndian.AppendUint32(b, uint32(len(text)))
-	sum := sha256.Sum256(append(b, text...))
-	return sum[:16]
-}
-
-// within counts the sorted offsets that lie in the run's range.
-func within(offsets []int64, r run) int64 {
+// within counts the sorted offsets that lie in the range.
+func within(offsets []int64, r span) int64 {
 	from, _ := slices.BinarySearch(offsets, r.from)
 	to, _ := slices.BinarySearch(offsets, r.to)
 	return int64(to - from)

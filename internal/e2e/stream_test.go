@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -24,7 +25,10 @@ const accounts = 997
 type stream struct {
 	topic  string
 	client *kgo.Client
+	placed *kgo.Client // sends to the partition that a record names
 	aborts *kgo.Client // transactional: what it writes is never committed
+
+	scatter int // over this many partitions; 0: by the account
 
 	rng  *rand.Rand
 	seq  [accounts]int64
@@ -38,6 +42,7 @@ func newStream(t *testing.T, topic string, seed uint64) *stream {
 	return &stream{
 		topic: topic, rng: rand.New(rand.NewPCG(seed, 0x1ed6e7)),
 		client: kafkatest.Client(t, addr),
+		placed: kafkatest.Client(t, addr, kgo.RecordPartitioner(kgo.ManualPartitioner())),
 		aborts: kafkatest.Client(t, addr, kgo.TransactionalID("aborts-"+topic)),
 	}
 }
@@ -48,7 +53,7 @@ type line struct {
 	Payload string `json:"payload"`
 }
 
-func (s *stream) next() *kgo.Record {
+func (s *stream) next() ledger {
 	s.made++
 	var l ledger
 	if s.made%10 == 0 {
@@ -65,7 +70,7 @@ func (s *stream) next() *kgo.Record {
 		l = ledger{fmt.Sprintf("e-%07d", s.made), fmt.Sprintf("account-%d", a), s.seq[a], s.rng.Int64N(20_001) - 10_000}
 		s.past = append(s.past, l)
 	}
-	return s.record(l)
+	return l
 }
 
 func (s *stream) record(l ledger) *kgo.Record {
@@ -73,21 +78,56 @@ func (s *stream) record(l ledger) *kgo.Record {
 	return &kgo.Record{Topic: s.topic, Key: []byte(l.Account), Value: value}
 }
 
-// send produces the next n records and returns when all are acknowledged.
+// scattered are the records of an event on partitions of no account's: mostly one,
+// for one in eight two or three, and in a burst now and then one on each.
+func (s *stream) scattered(l ledger) []*kgo.Record {
+	copies := 1
+	switch {
+	case s.made%2000 < 100:
+		copies = s.scatter
+	case s.rng.IntN(8) == 0:
+		copies = 2 + s.rng.IntN(2)
+	}
+	recs := make([]*kgo.Record, 0, copies)
+	for _, p := range s.rng.Perm(s.scatter)[:copies] {
+		r := s.record(l)
+		r.Partition = int32(p)
+		switch s.rng.IntN(3) {
+		case 0:
+			r.Key = nil
+		case 1:
+			r.Key = []byte(strconv.Itoa(s.rng.Int()))
+		}
+		recs = append(recs, r)
+	}
+	return recs
+}
+
+// send produces the next n events and returns when all are acknowledged.
 func (s *stream) send(ctx context.Context, n int) error {
 	var mu sync.Mutex
 	var failed error
-	for range n {
-		s.client.Produce(ctx, s.next(), func(_ *kgo.Record, err error) {
-			if err != nil {
-				mu.Lock()
-				defer mu.Unlock()
-				failed = err
-			}
-		})
+	done := func(_ *kgo.Record, err error) {
+		if err != nil {
+			mu.Lock()
+			defer mu.Unlock()
+			failed = err
+		}
 	}
-	if err := s.client.Flush(ctx); err != nil {
-		return fmt.Errorf("produce: %w", err)
+	for range n {
+		l := s.next()
+		if s.scatter == 0 {
+			s.client.Produce(ctx, s.record(l), done)
+			continue
+		}
+		for _, r := range s.scattered(l) {
+			s.placed.Produce(ctx, r, done)
+		}
+	}
+	for _, c := range []*kgo.Client{s.client, s.placed} {
+		if err := c.Flush(ctx); err != nil {
+			return fmt.Errorf("produce: %w", err)
+		}
 	}
 	mu.Lock()
 	defer mu.Unlock()

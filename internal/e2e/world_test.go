@@ -43,6 +43,7 @@ type world struct {
 
 	// What a test may change before it starts members.
 	key        string // a source, or coordinates
+	scope      string
 	session    time.Duration
 	grace      time.Duration
 	batch      int
@@ -61,7 +62,7 @@ func newWorld(t *testing.T, partitions int32, seed uint64) *world {
 	t.Helper()
 	w := &world{
 		t: t, db: pgtest.New(t), dir: t.TempDir(), topic: kafkatest.Topic(t, partitions), partitions: partitions,
-		key: "event_id", session: 3 * time.Second, grace: 500 * time.Millisecond, batch: 250, binary: processor,
+		key: "event_id", scope: "partition", session: 3 * time.Second, grace: 500 * time.Millisecond, batch: 250, binary: processor,
 	}
 	w.group = "g-" + w.topic
 	w.effects = w.db.Table(t, "effects", effectColumns)
@@ -116,6 +117,7 @@ postgres:
   dsn: %q
   schema: %q
 key: %s
+scope: %s
 sink:
   table:
     schema: %q
@@ -127,7 +129,7 @@ takeover: {grace: %s}
 dedup: {memory: %d}
 admin: {listen: %q}
 log: {format: json}
-`, kafkatest.Broker(w.t), w.topic, w.group, w.session, w.dsn(m), w.db.Schema, w.key, w.db.User, w.columns, w.batch, w.committers, w.grace, w.memory, m.admin)
+`, kafkatest.Broker(w.t), w.topic, w.group, w.session, w.dsn(m), w.db.Schema, w.key, w.scope, w.db.User, w.columns, w.batch, w.committers, w.grace, w.memory, m.admin)
 }
 
 // await waits for a condition that nothing announces.
@@ -249,7 +251,7 @@ func (w *world) facts(ends map[int32]int64) facts {
 		t.Fatal(err)
 	}
 	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }() // it only read
-	f := facts{keyed: w.key != "coordinates", ends: ends, positions: map[int32]position{}}
+	f := facts{keyed: w.key != "coordinates", whole: w.scope == "topic", ends: ends, positions: map[int32]position{}}
 	if err := tx.QueryRow(ctx, "SELECT salt FROM "+w.db.Relation("pipelines")).Scan(&f.salt); err != nil {
 		t.Fatal(err)
 	}
@@ -257,12 +259,8 @@ func (w *world) facts(ends map[int32]int64) facts {
 		err = r.Scan(&e.Event, &e.Account, &e.Seq, &e.Delta, &e.part, &e.offset)
 		return e, err
 	}, "SELECT event_id, account, seq, delta, part, off FROM "+w.effects+" ORDER BY id")
-	f.runs = collect(t, tx, func(r pgx.Rows) (x run, err error) {
-		err = r.Scan(&x.part, &x.from, &x.to, &x.owner, &x.epoch, &x.read, &x.applied, &x.duplicate, &x.dead, &x.keys)
-		return x, err
-	}, fmt.Sprintf(`SELECT a.partition, a.from_offset, a.to_offset, a.owner::text, a.epoch, a.read, a.applied, a.duplicate,
-		a.dead, r.fingerprints FROM %s a JOIN %s r ON r.log = a.log AND r.seq = a.seq ORDER BY a.log, a.seq`,
-		w.db.Relation("audit"), w.db.Relation("runs")))
+	f.runs = w.runs(tx)
+	f.sealed = w.sealed(tx)
 	for _, p := range collect(t, tx, func(r pgx.Rows) (p placed, err error) {
 		err = r.Scan(&p.part, &p.next, &p.epoch, &p.owner)
 		return p, err
@@ -274,6 +272,39 @@ func (w *world) facts(ends map[int32]int64) facts {
 		return c, err
 	}, `SELECT partition, "offset" FROM `+w.db.Relation("dead_letters"))
 	return f
+}
+
+// runs are those of all logs, with one audit row a range.
+func (w *world) runs(tx pgx.Tx) (runs []run) {
+	w.t.Helper()
+	for _, one := range collect(w.t, tx, func(r pgx.Rows) (x run, err error) {
+		x.spans = make([]span, 1)
+		s := &x.spans[0]
+		err = r.Scan(&x.log, &x.seq, &s.part, &s.from, &s.to, &s.owner, &s.epoch, &s.read, &s.applied, &s.duplicate, &s.dead, &x.keys)
+		return x, err
+	}, fmt.Sprintf(`SELECT a.log, a.seq, a.partition, a.from_offset, a.to_offset, a.owner::text, a.epoch, a.read, a.applied,
+		a.duplicate, a.dead, r.fingerprints FROM %s a JOIN %s r ON r.log = a.log AND r.seq = a.seq ORDER BY a.log, a.seq, a.partition`,
+		w.db.Relation("audit"), w.db.Relation("runs"))) {
+		if last := len(runs) - 1; last >= 0 && runs[last].log == one.log && runs[last].seq == one.seq {
+			runs[last].spans = append(runs[last].spans, one.spans...)
+			continue
+		}
+		runs = append(runs, one)
+	}
+	return runs
+}
+
+// sealed is what the segments of each log hold.
+func (w *world) sealed(tx pgx.Tx) []sealed {
+	w.t.Helper()
+	return collect(w.t, tx, func(r pgx.Rows) (x sealed, err error) {
+		var blocks []byte
+		err = r.Scan(&x.log, &x.upTo, &blocks)
+		x.keys = sorted(slices.Collect(slices.Chunk(blocks, 16)))
+		return x, err
+	}, fmt.Sprintf(`SELECT l.id, l.sealed, coalesce((SELECT string_agg(b.fingerprints, '')
+		FROM %s s JOIN %s b ON b.segment = s.id WHERE s.log = l.id AND s.state = 'live'), '') FROM %s l`,
+		w.db.Relation("segments"), w.db.Relation("blocks"), w.db.Relation("logs")))
 }
 
 type placed struct {
