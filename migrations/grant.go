@@ -11,7 +11,7 @@ import (
 // or a decision. Identity columns need no right on their sequence.
 func privileges() []struct{ tables, rights string } {
 	return []struct{ tables, rights string }{
-		{"pipelines topics positions logs dead_letters", "SELECT, INSERT, UPDATE"},
+		{"pipelines topics positions logs dead_letters gates", "SELECT, INSERT, UPDATE"},
 		{"runs segments outbox", "SELECT, INSERT, UPDATE, DELETE"},
 		{"blocks holds", "SELECT, INSERT, DELETE"},
 		{"decisions", "SELECT, INSERT"},

@@ -62,6 +62,7 @@ func wantRights() map[string]string {
 		"positions":        "insert select update",
 		"logs":             "insert select update",
 		"dead_letters":     "insert select update",
+		"gates":            "insert select update",
 		"runs":             "delete insert select update",
 		"segments":         "delete insert select update",
 		"outbox":           "delete insert select update",

@@ -12,7 +12,7 @@ import (
 // back, as when a lagging replica is promoted.
 func (w *world) backup() (goBack func()) {
 	w.t.Helper()
-	tables := []string{"runs", "segments", "blocks"}
+	tables := []string{"runs", "segments", "blocks", "gates"}
 	for _, table := range append(tables, "logs") {
 		w.Exec(w.t, "DROP TABLE IF EXISTS "+w.Relation("aside_"+table))
 		w.Exec(w.t, "CREATE TABLE "+w.Relation("aside_"+table)+" AS TABLE "+w.Relation(table))

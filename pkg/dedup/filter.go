@@ -43,9 +43,14 @@ const (
 // newFilter makes an empty filter for this many keys.
 func newFilter(capacity int64, s shape) *Filter {
 	capacity = max(capacity, s.least)
-	m, k := bloom.EstimateParameters(uint(capacity), s.rate)
-	m = (m + blockBits - 1) / blockBits * blockBits
-	return wrap(bloom.New(m, min(k, maxBits)), capacity, 0)
+	m, k := s.parameters(capacity)
+	return wrap(bloom.New(m, k), capacity, 0)
+}
+
+// parameters are the bits, and the bits a key, of a filter for this many keys.
+func (s shape) parameters(capacity int64) (m, k uint) {
+	m, k = bloom.EstimateParameters(uint(capacity), s.rate)
+	return (m + blockBits - 1) / blockBits * blockBits, min(k, maxBits)
 }
 
 func wrap(b *bloom.BloomFilter, capacity, n int64) *Filter {
@@ -92,6 +97,12 @@ func (f *Filter) has(k slot) bool {
 		x >>= 9
 	}
 	return true
+}
+
+// shaped reports whether the filter is what newFilter makes of this shape.
+func (f *Filter) shaped(s shape) bool {
+	m, k := s.parameters(f.capacity)
+	return f.bloom.Cap() == m && f.bloom.K() == k
 }
 
 // full reports whether the filter holds more than it was made for.

@@ -15,10 +15,13 @@ import (
 type Store struct {
 	schema string
 	sizes  sizes
+	tier   *tier // nil: no cache
 }
 
 // New returns the store of the schema with this (unquoted) name.
-func New(schema string) *Store { return &Store{pgx.Identifier{schema}.Sanitize(), usual} }
+func New(schema string) *Store {
+	return &Store{schema: pgx.Identifier{schema}.Sanitize(), sizes: usual}
+}
 
 func (s *Store) sql(text string) string { return strings.ReplaceAll(text, "@schema@", s.schema) }
 

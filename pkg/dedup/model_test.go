@@ -1,6 +1,7 @@
 package dedup
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -11,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"effectonce/internal/pgtx"
+	"effectonce/pkg/stream"
 )
 
 // TestModel plays random histories on real Postgres schemas against a plain map:
@@ -95,6 +97,7 @@ func play(t *testing.T, seed uint64) {
 	t.Helper()
 	s := &story{world: newWorld(t, 1), rng: fixed(seed, 1), done: map[string]int{}}
 	s.store.sizes = tiny
+	s.store = s.store.Cached(s.liar())
 	s.Table(t, "position", "n bigint")
 	s.Table(t, "effects", "key bigint, record bigint")
 	s.Exec(t, "INSERT INTO position VALUES (0)")
@@ -138,6 +141,7 @@ func (s *story) step() {
 		{5, "build", s.build}, {5, "swap", s.swapIn},
 		{6, "compact", func(m *member) { s.task(m, s.compacting) }},
 		{5, "rebuild", func(m *member) { s.task(m, s.rebuilding) }},
+		{5, "offer", func(m *member) { s.task(m, s.offering) }},
 		{6, "clean", func(m *member) { s.task(m, s.cleaning) }},
 		{3, "dies", func(m *member) { *m = member{} }},
 		{2, "backup", func(*member) { s.keep() }},
@@ -351,6 +355,32 @@ func (s *story) compacting(conn *pgx.Conn, v *View) error {
 
 func (s *story) rebuilding(conn *pgx.Conn, v *View) error {
 	return s.store.Rebuild(s.t.Context(), conn, patient, v, nil)
+}
+
+func (s *story) offering(conn *pgx.Conn, v *View) error {
+	return s.store.Offer(s.t.Context(), conn, patient, v)
+}
+
+// liar is a cache that answers one question of three with no image, with another
+// one, or with one that lacks a bit.
+func (s *story) liar() Cache {
+	c := newShelf()
+	c.load = func(_ stream.UUID, image []byte) ([]byte, error) {
+		switch s.rng.IntN(9) {
+		case 0:
+			return nil, nil
+		case 1:
+			for _, other := range c.images {
+				return bytes.Clone(other), nil
+			}
+		case 2:
+			if len(image) > imageHeader {
+				image[imageHeader+s.rng.IntN(len(image)-imageHeader)] = 0
+			}
+		}
+		return image, nil
+	}
+	return c
 }
 
 func (s *story) cleaning(conn *pgx.Conn, v *View) error {

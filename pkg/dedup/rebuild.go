@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
@@ -13,14 +14,16 @@ import (
 	"effectonce/pkg/stream"
 )
 
-// Rebuild reads all segments and makes a new gate, and filters for the segments
-// that have none. It goes through all segments at once in the order of keys: as
-// long as there is no gate, look-ups trust the new one as far as it has come. An
-// old gate serves until the new one is ready. progress, which may be nil, is told
-// keys read and keys in all.
+// Rebuild makes a new gate, and filters for the segments that have none. It takes
+// what a cache has of them (Cached), and reads the segments that are left: those
+// without a filter, and those with keys that the cache's gate does not hold. It goes
+// through these at once in the order of keys: as long as there is no gate, look-ups
+// trust the new one as far as it has come. An old gate serves until the new one is
+// ready. progress, which may be nil, is told keys read and keys to read in all.
 //
 // ErrDropView is Seal's. After any error, and when ctx is cancelled because the
-// partition went away, nothing is left of the attempt.
+// partition went away, nothing is left of the attempt but filters of segments that
+// the cache had.
 func (s *Store) Rebuild(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, v *View, progress func(done, total int64)) error {
 	done, err := v.background(ctx)
 	if err != nil {
@@ -32,9 +35,13 @@ func (s *Store) Rebuild(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, 
 	}
 	r := v.rebuild()
 	defer v.abandon(r)
-	if r.total == 0 {
+	if len(r.segments) == 0 {
 		return nil
 	}
+	if err := s.recall(ctx, conn, set, v, r); err != nil {
+		return err
+	}
+	v.begin(r)
 	read := make(chan chunk, chunksAhead)
 	filled := make(chan error, 1)
 	go func() { filled <- v.fill(r, read, progress) }()
@@ -45,6 +52,9 @@ func (s *Store) Rebuild(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, 
 
 // walk reads all slices and hands them on.
 func (s *Store) walk(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, v *View, r *rebuilding, read chan<- chunk) error {
+	if err := s.count(ctx, conn, set, r); err != nil {
+		return err
+	}
 	steps := uint64(r.total/s.sizes.slice + 1)
 	for i := range steps {
 		from, to := place(i, steps), place(i+1, steps)
@@ -107,35 +117,52 @@ func place(i, n uint64) uint64 {
 type rebuilding struct {
 	manifest    stream.UUID
 	segments    []*Segment
-	filters     []*Filter // of the segments; nil where there is one already
-	read        []int64   // keys of each
 	gate        *Filter
+	covered     map[stream.UUID]bool // segments whose keys it holds from the beginning
+	scan        []*Segment           // those to read
+	filters     []*Filter            // of these; nil where there is one already
+	read        []int64              // keys of each
 	done, total int64
 }
 
 func (v *View) rebuild() *rebuilding {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	r := &rebuilding{manifest: v.manifest, segments: v.segments}
-	r.filters, r.read = make([]*Filter, len(r.segments)), make([]int64, len(r.segments))
-	for i, seg := range r.segments {
-		r.total += seg.Keys
-		if seg.filter == nil {
-			r.filters[i] = newFilter(seg.Keys, segmentShape)
+	return &rebuilding{manifest: v.manifest, segments: v.segments}
+}
+
+// begin decides what is to be read.
+func (v *View) begin(r *rebuilding) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	live := int64(0)
+	for _, seg := range r.segments {
+		live += seg.Keys
+		var f *Filter
+		switch {
+		case seg.filter == nil:
+			f = newFilter(seg.Keys, segmentShape)
+		case r.covered[seg.ID]:
+			continue
 		}
+		r.scan, r.filters = append(r.scan, seg), append(r.filters, f)
+		r.total += seg.Keys
 	}
-	r.gate = newFilter(roomy(r.total), gateShape)
+	r.read = make([]int64, len(r.scan))
+	if r.gate == nil {
+		r.gate = newFilter(roomy(live), gateShape)
+	}
 	v.building, v.ready = r.gate, 0
-	return r
 }
 
 // slice reads the blocks that begin in [from, to). All keys below `to` lie in these
 // or in blocks of the slices before. The statement says under which manifest it
 // ran: a slice that misses blocks of a segment that died meanwhile ran under
-// another one.
+// another one. Each segment's blocks come in order, as its builder wrote them: its
+// filter is then, bit by bit and in its count, the one whose digest is stored.
 func (s *Store) slice(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, v *View, r *rebuilding, from, to uint64, last bool, read chan<- chunk) error {
-	ids := make([]stream.UUID, len(r.segments))
-	for i, seg := range r.segments {
+	ids := make([]stream.UUID, len(r.scan))
+	for i, seg := range r.scan {
 		ids[i] = seg.ID
 	}
 	end := slot{hi: to}.append(nil)
@@ -149,7 +176,8 @@ func (s *Store) slice(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, v 
 		SQL: s.sql(`SELECT l.manifest, b.n, b.fingerprints FROM @schema@.logs l LEFT JOIN LATERAL (
 				SELECT u.n, b.fingerprints FROM unnest($2) WITH ORDINALITY AS u (id, n)
 				JOIN @schema@.segments s ON s.id = u.id AND s.log = l.id AND s.state = 'live'
-				JOIN @schema@.blocks b ON b.segment = s.id AND b.first >= $3 AND b.first < $4) b ON true
+				CROSS JOIN LATERAL (SELECT b.fingerprints FROM @schema@.blocks b
+					WHERE b.segment = s.id AND b.first >= $3 AND b.first < $4 ORDER BY b.first) b) b ON true
 			WHERE l.id = $1`),
 		Params: []pgtx.Param{pgtx.Int8(v.Log), pgtx.UUIDs(ids), pgtx.Bytea(slot{hi: from}.append(nil)), pgtx.Bytea(end)},
 		Row: func(row pgtx.Row) error {
@@ -180,6 +208,42 @@ func (s *Store) slice(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, v 
 
 func newChunk() chunk { return chunk{bytes: make([]byte, 0, chunkBlocks*16*usual.block)} }
 
+// count requires that segments which are not read are whole, by their number of
+// blocks: what the gate says of their keys is of use only with them.
+func (s *Store) count(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, r *rebuilding) error {
+	var ids []stream.UUID
+	blocks := map[stream.UUID]int64{}
+	for _, seg := range r.segments {
+		if !slices.Contains(r.scan, seg) {
+			ids, blocks[seg.ID] = append(ids, seg.ID), seg.Blocks
+		}
+	}
+	if len(ids) == 0 {
+		return nil
+	}
+	err := pgtx.Once(ctx, conn, set, pgtx.Statement{
+		Step:   pgtx.StepLog,
+		SQL:    s.sql(`SELECT segment, count(*) FROM @schema@.blocks WHERE segment = ANY ($1) GROUP BY segment`),
+		Params: []pgtx.Param{pgtx.UUIDs(ids)},
+		Row: func(row pgtx.Row) error {
+			var id stream.UUID
+			var n int64
+			err := row.Scan((*[16]byte)(&id), &n)
+			blocks[id] -= n
+			return err
+		},
+	})
+	if err != nil {
+		return err
+	}
+	for id, missing := range blocks {
+		if missing != 0 {
+			return fmt.Errorf("%w: segment %s lacks %d blocks", ErrDropView, id, missing)
+		}
+	}
+	return nil
+}
+
 // fillBlock adds a block to the filters on their way. Keys that a failed slice added
 // do no harm.
 func (v *View) fillBlock(r *rebuilding, i int, block []byte) {
@@ -209,12 +273,12 @@ func (v *View) reached(r *rebuilding, to uint64) {
 func (v *View) finish(r *rebuilding) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	for i, seg := range r.segments {
+	for i, seg := range r.scan {
 		if r.read[i] != seg.Keys {
 			return fmt.Errorf("%w: segment %s has %d keys, expected %d", ErrDropView, seg.ID, r.read[i], seg.Keys)
 		}
 	}
-	for i, seg := range r.segments {
+	for i, seg := range r.scan {
 		if r.filters[i] != nil {
 			seg.filter = r.filters[i]
 		}

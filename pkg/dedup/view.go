@@ -33,7 +33,8 @@ type View struct {
 	Head   int64       // number of the last run it contains, for contiguity
 	HeadID stream.UUID // its name: the only thing that is compared
 
-	task chan struct{} // holds one token while something works in the background
+	task    chan struct{} // holds one token while something works in the background
+	offered offered       // of whoever has the token
 
 	mu       sync.Mutex // guards what follows and writes to the head; held for a batch's check at most
 	fresh    *generation
