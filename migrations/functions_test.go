@@ -129,7 +129,7 @@ func (f *fixture) in(do func(ctx context.Context, tx pgx.Tx) error) error {
 func TestCommit(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, pgtest.New(t))
-	stamp := time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
+	stamp := time.Date(2020, 1, 2, 3, 4, 5, 0, time.UTC)
 	tx, err := f.conn.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)

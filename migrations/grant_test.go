@@ -77,6 +77,10 @@ func wantRights() map[string]string {
 		"append_runs()":    "execute",
 		"takeover()":       "execute",
 		"swap_segments()":  "execute",
+		// Retention.
+		"log_progress()":     "execute",
+		"expired_segments()": "execute",
+		"expire_segments()":  "execute",
 		// What SQL may ask, one function a type of key.
 		"part()":              "execute execute execute execute execute",
 		"canonical_number()":  "execute",

@@ -51,7 +51,7 @@ func TestEveryMigrationIsGuarded(t *testing.T) {
 					t.Errorf("%s: the schema's name stands in a comment: %s", name, line)
 				}
 			}
-			functions, bodies := strings.Count(half, "CREATE FUNCTION"), strings.Count(half, "SET search_path = pg_catalog, pg_temp AS $$")
+			functions, bodies := strings.Count(half, "CREATE FUNCTION")+strings.Count(half, "CREATE OR REPLACE FUNCTION"), strings.Count(half, "SET search_path = pg_catalog, pg_temp AS $$")
 			if functions != bodies {
 				t.Errorf("%s: %d functions, %d with a search path of their own", name, functions, bodies)
 			}

@@ -27,6 +27,11 @@ func (s *Store) Compact(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, 
 	if err := s.settle(ctx, conn, set, v); err != nil {
 		return 0, err
 	}
+	if window != nil {
+		if err := s.times(ctx, conn, set, v); err != nil {
+			return 0, err
+		}
+	}
 	inputs := choose(v.live(), window, s.sizes)
 	if len(inputs) == 0 {
 		return 0, nil
@@ -88,12 +93,6 @@ func (s *Store) merge(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, lo
 		sources[i] = &source{store: s, seg: in}
 		expected += in.Keys
 		out.First, out.Last = min(out.First, in.First), max(out.Last, in.Last)
-		if !in.Oldest.IsZero() && (out.Oldest.IsZero() || in.Oldest.Before(out.Oldest)) {
-			out.Oldest = in.Oldest
-		}
-		if in.Newest.After(out.Newest) {
-			out.Newest = in.Newest
-		}
 	}
 	b, err := s.register(ctx, conn, set, log, out, expected)
 	if err != nil {

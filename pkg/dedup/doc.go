@@ -17,11 +17,11 @@
 // asks the segments about the rest, in one statement that says under which manifest
 // it ran; an answer under another manifest than the view's is none.
 //
-//	       Append, Learn          Seal                Compact
-//	batch ──────────────> runs ──────────> segment ──────────────> larger segment
+//	       Append, Learn          Seal                Compact                   Expire
+//	batch ──────────────> runs ──────────> segment ──────────────> larger segment ──────> gone
 //	                      (exact set)      (gate, segment's filter)
 //
-// Seal, Compact and Rebuild need no claim and may be killed anywhere. A segment is
+// Seal, Compact, Expire and Rebuild need no claim and may be killed anywhere. A segment is
 // registered as building under a random id, its blocks are written in transactions
 // of their own, and one short transaction, swap_segments, makes it live: under the
 // log's lock, if the manifest is the one that was read, the runs are the view's and

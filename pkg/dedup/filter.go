@@ -21,6 +21,7 @@ type Filter struct {
 	k        int
 	capacity int64
 	n        int64
+	gone     int64 // of n, keys that have expired: nobody needs them, and nothing takes them out
 }
 
 // shape is a filter's rate of false positives by the textbook, which gives its
@@ -107,6 +108,10 @@ func (f *Filter) shaped(s shape) bool {
 
 // full reports whether the filter holds more than it was made for.
 func (f *Filter) full() bool { return f.n > f.capacity }
+
+// faded reports whether so many of its keys have expired that a new filter of the
+// same rate would be much smaller.
+func (f *Filter) faded() bool { return f.gone > 0 && f.gone*10 >= f.n*3 }
 
 // bytes is what the filter takes in memory.
 func (f *Filter) bytes() int64 { return int64(len(f.words)) * 8 }

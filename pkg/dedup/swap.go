@@ -19,7 +19,7 @@ func newID() stream.UUID {
 	return u
 }
 
-// swap makes a change of the log's segments true: in the database, and behind its
+// swap makes a change of the log's segments, a seal, a merge or an expiry, true: in the database, and behind its
 // COMMIT in memory. The view knows what it sent before it is sent, so whoever meets
 // the new manifest first (a look-up, a catch-up) takes it at once.
 //
@@ -32,7 +32,7 @@ func (s *Store) swap(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, v *
 	p.from, p.manifest = v.manifest, newID()
 	v.pending = p
 	v.mu.Unlock()
-	err := pgtx.Once(ctx, conn, set, s.swapSegments(v.Log, p))
+	err := pgtx.Once(ctx, conn, set, s.change(v.Log, p))
 	switch {
 	case err == nil:
 		v.adopt(p.manifest)
@@ -60,7 +60,10 @@ func (v *View) forget(p *swap) {
 	}
 }
 
-func (s *Store) swapSegments(log int64, p *swap) pgtx.Statement {
+func (s *Store) change(log int64, p *swap) pgtx.Statement {
+	if p.expiry != nil {
+		return s.expireSegments(log, p)
+	}
 	null := func(oid uint32) pgtx.Param { return pgtx.Binary(oid, nil) }
 	segment, digest, dead, sealed, head := null(uuidOID), pgtx.Bytea(nil), null(uuidsOID), null(int8OID), null(uuidOID)
 	var keys, blocks, learned int64
@@ -69,11 +72,7 @@ func (s *Store) swapSegments(log int64, p *swap) pgtx.Statement {
 		keys, blocks = p.segment.Keys, p.segment.Blocks
 	}
 	if len(p.dead) > 0 {
-		ids := make([]stream.UUID, len(p.dead))
-		for i := range p.dead {
-			ids[i] = p.dead[i].ID
-		}
-		dead = pgtx.UUIDs(ids)
+		dead = pgtx.UUIDs(ids(p.dead))
 	}
 	if p.gen != nil {
 		sealed, head, learned = pgtx.Int8(p.gen.head), pgtx.UUID(p.gen.headID), p.gen.learned

@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"time"
 
 	"effectonce/pkg/stream"
 )
@@ -12,15 +13,15 @@ import (
 // and up to HeadID, and filters over the segments that hold the runs before.
 //
 // Two goroutines at most use a view. One appends: the committer that has its
-// partition in flight. It alone changes what the view contains (Learn, CatchUp),
+// partition in flight. It alone adds to what the view contains (Learn, CatchUp),
 // so it may read Head and HeadID freely. The other works in the background (Seal,
-// Compact, Rebuild, which wait for each other). It changes where keys lie, never
-// whether they are there.
+// Compact, Rebuild, Expire, which wait for each other). It changes where keys lie,
+// and lets go of what has expired.
 //
 // Three things hold at every moment, under mu:
 //
 //   - every key of a run up to HeadID is in a generation, or in a segment of the
-//     manifest. Keys leave the exact set only as a whole generation, in the step
+//     manifest, or has expired from one. Keys leave the exact set only as a whole generation, in the step
 //     that takes the manifest of the segment that holds exactly these keys;
 //   - the gate holds every key of the manifest's segments, and the one being built
 //     those below ready;
@@ -62,6 +63,7 @@ type swap struct {
 	segment        *Segment // nil when the runs have no keys
 	dead           []*Segment
 	gen            *generation // what the segment was made of; nil in a compaction
+	expiry         *expiry     // why others died; nil in a seal and a compaction
 }
 
 func newView(log int64, digest []byte) *View {
@@ -162,8 +164,25 @@ func (v *View) take(p *swap) {
 		list = append(list, p.segment)
 	}
 	v.manifest, v.segments, v.pending = p.manifest, list, nil
+	if p.expiry != nil {
+		v.fade(p.dead)
+	}
 	if p.gen != nil {
 		v.sealed, v.sealing = p.gen.head, nil
+	}
+}
+
+// fade counts the gate's keys that have expired. It goes with the last of them: the
+// next seal makes another.
+func (v *View) fade(dead []*Segment) {
+	if len(v.segments) == 0 {
+		v.gate = nil
+		return
+	}
+	for _, seg := range dead {
+		if v.gate != nil {
+			v.gate.gone += seg.Keys
+		}
 	}
 }
 
@@ -221,17 +240,19 @@ func (v *View) background(ctx context.Context) (done func(), err error) {
 
 // Stats is a view's standing.
 type Stats struct {
-	Keys      int     // in the exact set
-	Runs      int64   // not sealed yet
-	Segments  int     // live
-	Tiers     []int   // live segments by tier
-	Sealed    int64   // keys in them
-	Gate      int64   // keys the gate holds
-	Capacity  int64   // keys it was made for
-	Bytes     int64   // of memory: the exact set, the gate and the segments' filters
-	GateBytes int64   // of these, the gate
-	Ready     float64 // share of the key space in which a filter answers
-	Rebuild   bool    // the gate is missing or full: Rebuild
+	Keys      int       // in the exact set
+	Runs      int64     // not sealed yet
+	Segments  int       // live
+	Tiers     []int     // live segments by tier
+	Sealed    int64     // keys in them
+	Gate      int64     // keys the gate holds
+	Capacity  int64     // keys it was made for
+	Bytes     int64     // of memory: the exact set, the gate and the segments' filters
+	GateBytes int64     // of these, the gate
+	Expired   int64     // of the gate's keys, those that have expired
+	Oldest    time.Time // the least of the times that its segments' records begin at; zero when unknown
+	Ready     float64   // share of the key space in which a filter answers
+	Rebuild   bool      // the gate is missing or full, or 30 % of its keys have expired: Rebuild
 }
 
 // Stats returns the view's standing.
@@ -251,6 +272,9 @@ func (v *View) Stats() Stats {
 		}
 		s.Tiers[seg.Tier]++
 		s.Sealed += seg.Keys
+		if !seg.Oldest.IsZero() && (s.Oldest.IsZero() || seg.Oldest.Before(s.Oldest)) {
+			s.Oldest = seg.Oldest
+		}
 		if seg.filter != nil {
 			s.Bytes += seg.filter.bytes()
 		} else {
@@ -265,8 +289,8 @@ func (v *View) Stats() Stats {
 	s.Bytes += s.GateBytes
 	switch {
 	case v.gate != nil:
-		s.Gate, s.Capacity = v.gate.n, v.gate.capacity
-		s.Rebuild = s.Rebuild || v.gate.full()
+		s.Gate, s.Capacity, s.Expired = v.gate.n, v.gate.capacity, v.gate.gone
+		s.Rebuild = s.Rebuild || v.gate.full() || v.gate.faded()
 	case len(v.segments) > 0:
 		s.Rebuild, s.Ready = true, float64(v.ready)/(1<<64)
 	}
