@@ -11,7 +11,7 @@ import (
 // repeat the log. Records are named by their index in the batch. It is built once
 // a batch (Reset, Add, Check, LookUp) and asked as often as faults change who wins.
 type Fold struct {
-	Asked     int // keys that Check left to LookUp
+	Asked     int // keys that the exact set and the gate could not decide
 	Confirmed int // of these, keys that a segment has; the others were false positives
 
 	lo      int // index of the first record
@@ -22,6 +22,7 @@ type Fold struct {
 	calls   int32
 
 	open     []question // sorted
+	pairs    []pair     // of these with the segments that may have them; none when all must be asked
 	view     *View
 	manifest stream.UUID // the view's at Check
 	among    []candidate // its segments
@@ -37,6 +38,7 @@ type entry struct {
 // Reset empties the fold for records lo, lo+1, …
 func (f *Fold) Reset(lo int) {
 	f.lo, f.calls, f.open = lo, 0, f.open[:0]
+	f.Asked, f.Confirmed = 0, 0
 	f.entries, f.group, f.seen, f.stamp = f.entries[:0], f.group[:0], f.seen[:0], f.stamp[:0]
 }
 
@@ -65,7 +67,7 @@ func (f *Fold) Check(v *View) int {
 		if i == 0 || e.slot != f.entries[i-1].slot {
 			a := v.find(e.slot)
 			if a == maybe {
-				f.open = append(f.open, question{e.slot, int32(len(f.seen))})
+				f.open = append(f.open, question{slot: e.slot, group: int32(len(f.seen))})
 			}
 			f.seen = append(f.seen, a == seen)
 		}
@@ -73,27 +75,16 @@ func (f *Fold) Check(v *View) int {
 	}
 	f.view, f.manifest, f.among = v, v.manifest, f.among[:0]
 	if len(f.open) > 0 {
-		for _, seg := range v.segments {
-			f.among = append(f.among, candidate{seg.ID, seg.filter})
-		}
+		f.among = v.candidates(f.among)
 	}
 	v.mu.Unlock()
-	f.Asked, f.Confirmed = len(f.open), 0
 	f.calls = 0
 	f.stamp = append(f.stamp[:0], make([]int32, len(f.seen))...)
+	f.Asked, f.Confirmed = len(f.open), 0
+	if len(f.open) > 0 {
+		f.narrow()
+	}
 	return len(f.open)
-}
-
-// question is a key that memory cannot decide.
-type question struct {
-	slot
-	group int32
-}
-
-// candidate is a segment it may lie in.
-type candidate struct {
-	id     stream.UUID
-	filter *Filter // nil: it must be asked
 }
 
 // Open reports whether keys are not decided: LookUp was not called, or it found

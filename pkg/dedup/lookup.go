@@ -23,10 +23,6 @@ func (s *Store) LookUp(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, f
 			continue
 		}
 		a := f.ask()
-		if len(a.keys) == 0 { // every segment's own filter knows better than the gate
-			f.open = f.open[:0]
-			continue
-		}
 		asks, stmts = append(asks, a), append(stmts, s.lookUp(a))
 	}
 	if len(stmts) == 0 {
@@ -41,42 +37,43 @@ func (s *Store) LookUp(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, f
 	return nil
 }
 
-// ask is one fold's question: pairs of a key and a segment, by segment and key. If
-// a segment has no filter yet, it is the keys alone, for all segments of the log.
+// ask is one fold's question: its pairs, by segment and key. If a segment has no
+// filter yet, it is the open keys alone, for all segments of the log.
 type ask struct {
 	fold     *Fold
 	keys     [][]byte
 	segments []stream.UUID
-	groups   []int32 // of the keys
 	manifest stream.UUID
 	hits     []int // indices of keys
 }
 
 func (f *Fold) ask() *ask {
 	a := &ask{fold: f}
-	run := make([]byte, 0, 16*len(f.open))
-	for _, q := range f.open {
-		run = q.append(run)
-	}
-	everywhere := false
-	for _, c := range f.among {
-		everywhere = everywhere || c.filter == nil
-	}
-	if everywhere {
+	if len(f.pairs) == 0 {
+		run := make([]byte, 0, 16*len(f.open))
 		for i, q := range f.open {
-			a.keys, a.groups = append(a.keys, run[16*i:16*i+16]), append(a.groups, q.group)
+			run = q.append(run)
+			a.keys = append(a.keys, run[16*i:])
 		}
 		return a
 	}
-	for _, c := range f.among {
-		for i, q := range f.open {
-			if c.filter.has(q.slot) {
-				a.keys, a.groups = append(a.keys, run[16*i:16*i+16]), append(a.groups, q.group)
-				a.segments = append(a.segments, c.id)
-			}
-		}
+	run := make([]byte, 0, 16*len(f.pairs))
+	for i, p := range f.pairs {
+		run = p.append(run)
+		a.keys, a.segments = append(a.keys, run[16*i:]), append(a.segments, f.among[p.among].seg.ID)
 	}
 	return a
+}
+
+// found is the group of the key at i, which a segment has.
+func (a *ask) found(i int) int32 {
+	f := a.fold
+	if a.segments == nil {
+		return f.open[i].group
+	}
+	p := f.pairs[i]
+	f.among[p.among].hits++
+	return p.group
 }
 
 // settle takes an answer that ran under the right manifest. A question to all
@@ -89,12 +86,13 @@ func (a *ask) settle() {
 		return
 	}
 	for _, i := range a.hits {
-		if g := a.groups[i]; !f.seen[g] {
+		if g := a.found(i); !f.seen[g] {
 			f.seen[g] = true
 			f.Confirmed++
 		}
 	}
 	f.open = f.open[:0]
+	f.view.hit(f.among)
 }
 
 // holds finds key k in block b: by position, which is quick, and where that found

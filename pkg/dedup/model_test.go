@@ -142,6 +142,7 @@ func (s *story) step() {
 		{6, "compact", func(m *member) { s.task(m, s.compacting) }},
 		{5, "rebuild", func(m *member) { s.task(m, s.rebuilding) }},
 		{5, "offer", func(m *member) { s.task(m, s.offering) }},
+		{5, "cache", func(m *member) { s.task(m, s.caching) }},
 		{6, "clean", func(m *member) { s.task(m, s.cleaning) }},
 		{3, "dies", func(m *member) { *m = member{} }},
 		{2, "backup", func(*member) { s.keep() }},
@@ -381,6 +382,18 @@ func (s *story) liar() Cache {
 		return image, nil
 	}
 	return c
+}
+
+// caching holds some segments whole, and lets go of others.
+func (s *story) caching(conn *pgx.Conn, v *View) error {
+	for _, seg := range v.live() {
+		if s.rng.IntN(2) == 0 {
+			heat(v, seg)
+		}
+	}
+	err := s.store.ReadWhole(s.t.Context(), conn, patient, v, s.rng.Int64N(4000))
+	s.done["whole"] += heldOf(v)
+	return err
 }
 
 func (s *story) cleaning(conn *pgx.Conn, v *View) error {

@@ -23,7 +23,7 @@ func TestCommitsGoOn(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	eg, ectx := errgroup.WithContext(ctx)
-	var sealed, merged atomic.Int64
+	var sealed, merged, held atomic.Int64
 	conn := w.Conn(t)
 	eg.Go(func() error {
 		for ectx.Err() == nil {
@@ -38,6 +38,11 @@ func TestCommitsGoOn(t *testing.T) {
 			}
 			if err == nil && (v.Stats().Rebuild || sealed.Load()%5 == 0) {
 				err = w.store.Rebuild(ectx, conn, patient, v, func(_, _ int64) {})
+			}
+			if err == nil {
+				heat(v, v.live()...)
+				err = w.store.ReadWhole(ectx, conn, patient, v, int64(sealed.Load()%4)*40_000)
+				held.Store(max(held.Load(), v.Stats().Whole))
 			}
 			if err == nil {
 				_, err = w.store.Clean(ectx, conn, patient, v.Log)
@@ -94,8 +99,8 @@ func TestCommitsGoOn(t *testing.T) {
 	if err := eg.Wait(); err != nil {
 		t.Fatal(err)
 	}
-	if merged.Load() < 6 {
-		t.Errorf("%d seals, %d merged: the test shows little", sealed.Load(), merged.Load())
+	if merged.Load() < 6 || held.Load() == 0 {
+		t.Errorf("%d seals, %d merged, %d bytes held whole: the test shows little", sealed.Load(), merged.Load(), held.Load())
 	}
 	w.knows(w.load(0), 40_000, applied)
 }

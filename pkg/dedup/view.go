@@ -15,8 +15,8 @@ import (
 // Two goroutines at most use a view. One appends: the committer that has its
 // partition in flight. It alone adds to what the view contains (Learn, CatchUp),
 // so it may read Head and HeadID freely. The other works in the background (Seal,
-// Compact, Rebuild, Expire, which wait for each other). It changes where keys lie,
-// and lets go of what has expired.
+// Compact, Rebuild, Expire, ReadWhole, which wait for each other). It changes where
+// keys lie, and lets go of what has expired.
 //
 // Three things hold at every moment, under mu:
 //
@@ -47,6 +47,9 @@ type View struct {
 	building *Filter    // the next gate
 	ready    uint64     // building holds every key whose first word is below
 	pending  *swap      // sent, and perhaps committed
+
+	warm  map[*Segment]*warmth // of live segments that had hits
+	eager bool                 // ReadWhole has something to do
 }
 
 // generation is the exact set of the keys of some runs.
@@ -67,7 +70,7 @@ type swap struct {
 }
 
 func newView(log int64, digest []byte) *View {
-	return &View{Log: log, Generation: digest, task: make(chan struct{}, 1), fresh: newGeneration()}
+	return &View{Log: log, Generation: digest, task: make(chan struct{}, 1), fresh: newGeneration(), warm: map[*Segment]*warmth{}}
 }
 
 func newGeneration() *generation { return &generation{keys: newSet(0)} }
@@ -163,6 +166,9 @@ func (v *View) take(p *swap) {
 	if p.segment != nil {
 		list = append(list, p.segment)
 	}
+	for _, seg := range p.dead {
+		delete(v.warm, seg)
+	}
 	v.manifest, v.segments, v.pending = p.manifest, list, nil
 	if p.expiry != nil {
 		v.fade(p.dead)
@@ -247,8 +253,10 @@ type Stats struct {
 	Sealed    int64     // keys in them
 	Gate      int64     // keys the gate holds
 	Capacity  int64     // keys it was made for
-	Bytes     int64     // of memory: the exact set, the gate and the segments' filters
+	Bytes     int64     // of memory: the exact set, the gate, the segments' filters and those held whole
 	GateBytes int64     // of these, the gate
+	Filters   int64     // of these, the gate and the segments' filters
+	Whole     int64     // of these, segments held whole
 	Expired   int64     // of the gate's keys, those that have expired
 	Oldest    time.Time // the least of the times that its segments' records begin at; zero when unknown
 	Ready     float64   // share of the key space in which a filter answers
@@ -276,9 +284,12 @@ func (v *View) Stats() Stats {
 			s.Oldest = seg.Oldest
 		}
 		if seg.filter != nil {
-			s.Bytes += seg.filter.bytes()
+			s.Filters += seg.filter.bytes()
 		} else {
 			s.Rebuild = true
+		}
+		if w := v.warm[seg]; w != nil && w.whole != nil {
+			s.Whole += wholeBytes(seg.Keys)
 		}
 	}
 	for _, f := range []*Filter{v.gate, v.building} {
@@ -286,7 +297,8 @@ func (v *View) Stats() Stats {
 			s.GateBytes += f.bytes()
 		}
 	}
-	s.Bytes += s.GateBytes
+	s.Filters += s.GateBytes
+	s.Bytes += s.Filters + s.Whole
 	switch {
 	case v.gate != nil:
 		s.Gate, s.Capacity, s.Expired = v.gate.n, v.gate.capacity, v.gate.gone

@@ -60,9 +60,16 @@ func (c *committer) lookUp(ctx context.Context, w *work) bool {
 			open = append(open, &p.fold)
 		}
 	}
-	if len(open) == 0 {
-		return true
+	if len(open) > 0 && !c.askPostgres(ctx, w, open) {
+		return false
 	}
+	for _, p := range w.parts {
+		c.p.metrics.looked(&p.fold)
+	}
+	return true
+}
+
+func (c *committer) askPostgres(ctx context.Context, w *work, open []*dedup.Fold) bool {
 	err := c.p.withConn(ctx, c.p.commits, func(conn *pgxpool.Conn) error {
 		return c.p.log.LookUp(ctx, conn.Conn(), c.p.settings, open...)
 	})
@@ -82,7 +89,6 @@ func (c *committer) lookUp(ctx context.Context, w *work) bool {
 			c.again(w, 0)
 			return false
 		}
-		c.p.metrics.looked(f)
 	}
 	return true
 }

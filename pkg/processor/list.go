@@ -248,7 +248,7 @@ func (l *list) committed(p *part) (resume bool) {
 	if p.stop != nil {
 		l.discard(q)
 	}
-	if !q.gone && !q.tending && l.memory > 0 && int64(q.view.Keys()) >= l.sealAt() {
+	if !q.gone && !q.tending && (l.memory > 0 && int64(q.view.Keys()) >= l.sealAt() || q.view.Eager()) {
 		l.tendTo(q)
 	}
 	return l.back(q)

@@ -49,7 +49,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		wentBack:  counter("differences_total", "Claims whose row differed from memory when the watch compared them."),
 		full:      counter("inflight_full_total", "Turns of the poll loop that waited for bytes in flight."),
 	}
-	m.lookups = vec("lookups_total", "Keys that memory could not decide and Postgres was asked for: confirmed as applied before, or a false positive.")
+	m.lookups = vec("lookups_total", "Keys that the gate could not decide: confirmed as applied before, or a false positive.")
 	m.seals = prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name: "effectonce_seal_duration_seconds", Help: "Sealing runs into a segment, and merging segments.",
 		Buckets: prometheus.ExponentialBuckets(0.01, 2, 14),
@@ -70,7 +70,7 @@ func (m *metrics) committed(r dedup.Range) {
 	m.dead.Add(float64(r.Dead))
 }
 
-// looked counts what a fold's look-up found.
+// looked counts what became of a fold's keys that the gate could not decide.
 func (m *metrics) looked(f *dedup.Fold) {
 	m.lookups.WithLabelValues("confirmed").Add(float64(f.Confirmed))
 	m.lookups.WithLabelValues("false_positive").Add(float64(f.Asked - f.Confirmed))
@@ -89,7 +89,7 @@ var (
 	stoppedCause    = prometheus.NewDesc("effectonce_partition_stopped", "1 for a stopped partition, with its cause.", []string{"topic", "partition", "cause"}, nil)
 	inflightBytes   = prometheus.NewDesc("effectonce_inflight_bytes", "Bytes polled and not committed.", nil, nil)
 	viewKeys        = prometheus.NewDesc("effectonce_view_keys", "Business keys of the logs held: exact in memory, or sealed.", []string{"where"}, nil)
-	viewBytes       = prometheus.NewDesc("effectonce_view_bytes", "Memory of the views: exact sets and filters.", nil, nil)
+	viewBytes       = prometheus.NewDesc("effectonce_view_bytes", "Memory of the views: exact sets, filters and segments held whole.", nil, nil)
 	viewSegments    = prometheus.NewDesc("effectonce_view_segments", "Live segments of the logs held.", nil, nil)
 	viewFill        = prometheus.NewDesc("effectonce_view_filter_fill", "Keys in the filters over the keys they were made for.", nil, nil)
 )

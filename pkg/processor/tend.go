@@ -36,6 +36,7 @@ func (l *list) keep(q *queue) {
 		return
 	}
 	p, v := q.claim.Partition, q.view
+	v.Forget(time.Now())
 	if old := l.kept[p]; old.view != nil {
 		old.end.Stop()
 	}
@@ -174,7 +175,7 @@ func (p *Processor) tend(ctx context.Context) error {
 func (p *Processor) tendView(ctx context.Context, t tending) (again time.Duration) {
 	err := p.withConn(ctx, p.background, func(conn *pgxpool.Conn) error {
 		k := keeper{p, t.claim, t.view, conn}
-		for _, step := range []func(context.Context) error{k.filter, k.seal, k.merge, k.clean, k.prune} {
+		for _, step := range []func(context.Context) error{k.filter, k.seal, k.merge, k.clean, k.prune, k.whole} {
 			if err := step(ctx); err != nil {
 				return err
 			}

@@ -20,6 +20,7 @@ import (
 type history struct {
 	dsn    string
 	keys   int64
+	memory int64
 	rounds int
 	seed   uint64
 
@@ -35,6 +36,7 @@ type DedupResult struct {
 	History     int64 `json:"history"` // keys
 	BaseHistory int64 `json:"base_history"`
 	SealKeys    int64 `json:"seal_keys"` // in memory until they are sealed
+	Memory      int64 `json:"memory"`    // bytes, as dedup.memory
 	Records     int64 `json:"records"`   // a run
 	Rounds      int   `json:"rounds"`
 
@@ -96,6 +98,7 @@ Filters from Redis are not measured. The default takes 20 minutes at most and 10
 	f.StringVar(&h.dsn, "dsn", or(os.Getenv("EFFECTONCE_TEST_POSTGRES"), "postgres://postgres@127.0.0.1:5432/postgres"),
 		"connection string of a role that may create schemas")
 	f.Int64Var(&h.keys, "history", 50_000_000, "keys of history")
+	mib := f.Int64("memory", 512, "MiB of memory, as dedup.memory")
 	f.IntVar(&h.rounds, "rounds", 3, "rounds, each of everything that is repeated")
 	f.Uint64Var(&h.seed, "seed", 1, "of the choice of duplicates")
 	out := cli.BindOutput(cmd)
@@ -107,6 +110,7 @@ Filters from Redis are not measured. The default takes 20 minutes at most and 10
 		if h.keys < leastHistory || h.rounds < 1 {
 			return exit.With(exit.UsageError, fmt.Errorf("--history wants at least %d keys, and --rounds 1", leastHistory))
 		}
+		h.memory = *mib << 20
 		h.progress = cmd.ErrOrStderr()
 		if err := h.run(cmd.Context()); err != nil {
 			return err
@@ -137,7 +141,7 @@ func (h *history) run(ctx context.Context) (err error) {
 	}
 	h.rng = rand.New(rand.NewPCG(h.seed, 0)) // the choice of duplicates is repeatable
 	h.res = DedupResult{
-		History: h.keys, BaseHistory: min(h.keys/10, baseKeys), SealKeys: min(h.keys/50, baseKeys), Rounds: h.rounds,
+		History: h.keys, BaseHistory: min(h.keys/10, baseKeys), SealKeys: min(h.keys/50, baseKeys), Memory: h.memory, Rounds: h.rounds,
 		FirstCommitRecords: takeoverSize, LoadAverage: loadAverage(),
 	}
 	h.res.Records = sealsARun * h.res.SealKeys
@@ -247,7 +251,7 @@ func (r *DedupResult) rows() [][]string {
 		{"rebuild over a bare scan", f("%.2f", r.RebuildOverScan), f("%.1f M keys/s", r.RebuildKeysPerSecond/1e6)},
 		{"replay over the first time", f("%.2f", r.ReplaySpeedup), fmt.Sprintf("%d records a round", r.ReplayRecords)},
 		{"rate with 10 % old duplicates over none", f("%.2f", r.OldDuplicatesRatio), ""},
-		{fmt.Sprintf("medians of %d rounds; %d keys of history, base %d; %.0f s; load %s before, %s behind",
-			r.Rounds, r.History, r.BaseHistory, r.Seconds, r.LoadAverage, r.LoadAverageEnd)},
+		{fmt.Sprintf("medians of %d rounds; %d keys of history, base %d; %d MiB of memory; %.0f s; load %s before, %s behind",
+			r.Rounds, r.History, r.BaseHistory, r.Memory>>20, r.Seconds, r.LoadAverage, r.LoadAverageEnd)},
 	}
 }

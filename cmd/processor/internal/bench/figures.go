@@ -15,7 +15,9 @@ import (
 )
 
 // usual is what the background does while a pipeline runs.
-func (h *history) usual() duty { return duty{seal: h.res.SealKeys, compact: true, rebuild: true} }
+func (h *history) usual() duty {
+	return duty{seal: h.res.SealKeys, compact: true, rebuild: true, memory: h.memory}
+}
 
 // build appends and seals two thirds of the history and makes a gate for half as
 // much again, then adds the rest: the gate is as full as it may become.
@@ -26,7 +28,7 @@ func (h *history) build(ctx context.Context, l *ledger) error {
 		duty duty
 	}{
 		{h.keys / 3 * 2, h.usual()},
-		{h.keys, duty{seal: h.res.SealKeys, compact: true}},
+		{h.keys, duty{seal: h.res.SealKeys, compact: true, memory: h.memory}},
 	} {
 		for l.next < part.upTo {
 			count := min(part.upTo-l.next, max(h.keys/10, batchRecords))
@@ -69,7 +71,8 @@ func (h *history) gate(_ context.Context, l *ledger) error {
 			f.Add(key)
 			n++
 		}
-		maybe += f.Check(l.view)
+		f.Check(l.view)
+		maybe += f.Asked
 	}
 	h.res.FalsePositiveRate = float64(maybe) / float64(probes)
 	h.note(0, "false positives", 100*h.res.FalsePositiveRate, "%")
@@ -275,7 +278,7 @@ func (h *history) oldDuplicates(ctx context.Context, l *ledger) error {
 			if err := l.fresh(ctx); err != nil {
 				return err
 			}
-			rate, err := h.apply(ctx, l, duty{seal: h.res.SealKeys}, 2*h.res.SealKeys, side.share, true)
+			rate, err := h.apply(ctx, l, duty{seal: h.res.SealKeys, memory: h.memory}, 2*h.res.SealKeys, side.share, true)
 			if err != nil {
 				return err
 			}
@@ -314,6 +317,7 @@ func (h *history) replay(ctx context.Context, l *ledger) error {
 			return fmt.Errorf("%w: %d and %d", errDuplicates, h.res.ReplayRecords, found)
 		}
 		h.note(round, "replay", float64(h.res.ReplayRecords)/took.Seconds(), "records/s")
+		h.note(round, "held whole", float64(l.view.Stats().Whole)/(1<<20), "MiB")
 	}
 	h.res.ReplaySpeedup = h.ratio("replay", "first time")
 	return nil

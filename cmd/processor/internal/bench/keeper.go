@@ -14,7 +14,8 @@ import (
 type duty struct {
 	seal    int64 // keys in memory that are sealed together
 	compact bool
-	rebuild bool // when the gate is full
+	rebuild bool  // when the gate is full
+	memory  int64 // bytes, as dedup.memory; what is free of it holds segments whole
 }
 
 // behindSettings are those of seals, merges and scans, which take what they take.
@@ -49,7 +50,7 @@ func (l *ledger) commits(ctx context.Context, d duty, effect bool, source func([
 			if err := l.commit(ctx, numbers, effect); err != nil {
 				return err
 			}
-			if int64(l.view.Keys()) < d.seal {
+			if int64(l.view.Keys()) < d.seal && !l.view.Eager() {
 				continue
 			}
 			if err := hand(ctx, turn, int64(l.view.Keys()) >= ahead*d.seal); err != nil {
@@ -99,7 +100,23 @@ func (l *ledger) keep(ctx context.Context, d duty) error {
 			return err
 		}
 	}
-	return l.clean(ctx)
+	if err := l.clean(ctx); err != nil {
+		return err
+	}
+	return l.whole(ctx, d)
+}
+
+// keyBytes is what a key takes in the exact set, as a pipeline reckons.
+const keyBytes = 27
+
+// whole reads segments whole that are asked often, into what is left of the memory
+// beside the filters and a full exact set.
+func (l *ledger) whole(ctx context.Context, d duty) error {
+	room := d.memory - l.view.Stats().Filters - d.seal*keyBytes
+	if err := l.log.ReadWhole(ctx, l.behind, behindSettings(), l.view, room); err != nil {
+		return fmt.Errorf("read whole: %w", err)
+	}
+	return nil
 }
 
 // sealNow seals all that is in memory.
