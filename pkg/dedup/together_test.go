@@ -41,7 +41,7 @@ func TestCommitsGoOn(t *testing.T) {
 			}
 			if err == nil {
 				heat(v, v.live()...)
-				err = w.store.ReadWhole(ectx, conn, patient, v, int64(sealed.Load()%4)*40_000)
+				err = w.store.ReadWhole(ectx, conn, patient, v, sealed.Load()%4*40_000)
 				held.Store(max(held.Load(), v.Stats().Whole))
 			}
 			if err == nil {
