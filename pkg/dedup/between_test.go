@@ -214,7 +214,7 @@ func TestRunsInBetween(t *testing.T) {
 			if !errors.Is(err, c.want) {
 				t.Errorf("catch up: %v, want %v", err, c.want)
 			}
-			fresh, loadErr := w.store.Load(t.Context(), w.conn, patient, w.id, w.part(0))
+			fresh, loadErr := w.store.Load(t.Context(), w.conn, patient, w.id, w.part(0), nil)
 			switch {
 			case c.lost:
 				if loadErr == nil {

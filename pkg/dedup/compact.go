@@ -37,6 +37,9 @@ func (s *Store) Compact(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, 
 		return 0, nil
 	}
 	seg, err := s.merge(ctx, conn, set, v.Log, inputs)
+	if short, ok := errors.AsType[*shortError](err); ok {
+		err = errors.Join(err, s.recount(ctx, conn, set, v, short.seg))
+	}
 	if err != nil {
 		return 0, err
 	}
@@ -130,6 +133,16 @@ func (b *builder) drain(ctx context.Context, sources []*source) error {
 	}
 }
 
+// shortError is a segment of which not all keys came.
+type shortError struct {
+	seg *Segment
+	got int64
+}
+
+func (e *shortError) Error() string {
+	return fmt.Sprintf("segment %s: %d of %d keys came", e.seg.ID, e.got, e.seg.Keys)
+}
+
 // source reads a segment's keys in order, some blocks a statement.
 type source struct {
 	store *Store
@@ -152,14 +165,14 @@ func (r *source) next(ctx context.Context, conn *pgx.Conn, set pgtx.Settings) er
 		if len(r.page) == 0 {
 			r.done = true
 			if r.read != r.seg.Keys {
-				return fmt.Errorf("%w: segment %s has %d keys, expected %d", ErrDropView, r.seg.ID, r.read, r.seg.Keys)
+				return &shortError{r.seg, r.read}
 			}
 			return nil
 		}
 	}
 	k := slotAt(r.page)
 	if r.read > 0 && !r.key.less(k) {
-		return fmt.Errorf("segment %s is not sorted", r.seg.ID)
+		return fmt.Errorf("%w: segment %s is not sorted", ErrDamaged, r.seg.ID)
 	}
 	r.key, r.page = k, r.page[16:]
 	r.read++
@@ -178,7 +191,7 @@ func (r *source) fill(ctx context.Context, conn *pgx.Conn, set pgtx.Settings) er
 				return err
 			}
 			if len(b) < 16 || len(b)%16 != 0 {
-				return fmt.Errorf("segment %s has a block of %d bytes", r.seg.ID, len(b))
+				return fmt.Errorf("%w: segment %s has a block of %d bytes", ErrDamaged, r.seg.ID, len(b))
 			}
 			r.after = append(r.after[:0], b[:16]...)
 			r.page = append(r.page, b...)

@@ -25,6 +25,7 @@ type Fold struct {
 	pairs    []pair     // of these with the segments that may have them; none when all must be asked
 	view     *View
 	manifest stream.UUID // the view's at Check
+	head     int64       // of it at Check
 	among    []candidate // its segments
 }
 
@@ -73,7 +74,7 @@ func (f *Fold) Check(v *View) int {
 		}
 		f.group[e.index] = int32(len(f.seen) - 1)
 	}
-	f.view, f.manifest, f.among = v, v.manifest, f.among[:0]
+	f.view, f.manifest, f.head, f.among = v, v.manifest, v.Head, f.among[:0]
 	if len(f.open) > 0 {
 		f.among = v.candidates(f.among)
 	}
@@ -131,6 +132,28 @@ func (f *Fold) Winners(picks []int, lo, hi int, skip, applied func(i int) bool) 
 		picks = append(picks, i)
 	}
 	return picks
+}
+
+// Overtaken reports whether the view has learned, since Check, the key of a record
+// that was taken for new and that applies names: somebody else has applied it. Roll
+// back and check again then. It asks memory alone: what was learned since Check is in
+// the exact set, or the view's own seal has taken some of it out behind Check, and
+// then the answer is yes without looking.
+func (f *Fold) Overtaken(applies func(i int) bool) bool {
+	f.decided()
+	v := f.view
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.Head == f.head {
+		return false
+	}
+	for _, e := range f.entries {
+		i := f.lo + int(e.index)
+		if !f.seen[f.group[e.index]] && applies(i) && (v.sealed > f.head || v.unsealedHas(e.slot)) {
+			return true
+		}
+	}
+	return false
 }
 
 // Run returns the sorted fingerprints of the records that applied names: the run

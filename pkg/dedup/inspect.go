@@ -13,7 +13,7 @@ import (
 // Standing is what the tables hold of one log.
 type Standing struct {
 	Log       int64
-	Partition stream.Partition // its number is -1 when the log is a whole topic's
+	Partition stream.Partition // WholeTopic when the log is a whole topic's
 	Open      bool
 
 	Head, Sealed        int64 // numbers of runs

@@ -14,6 +14,8 @@ import (
 
 // tiny makes everything of a few keys take several blocks, statements and
 // transactions.
+//
+// A killed builder does not keep the next one waiting.
 var tiny = sizes{block: 3, copy: 2, page: 2, slice: 5, merge: 3, segment: 1000, runs: 2, clear: 3, prune: 2} //nolint:gochecknoglobals // a constant
 
 // blade cuts a connection at one of its writes: before it, or right behind it, when
@@ -131,6 +133,7 @@ func TestKilledAnywhere(t *testing.T) {
 			return err
 		}, false, 8},
 		{"rebuild", func(w *world, v *View, _ int) { w.seal(v) }, func(w *world, conn *pgx.Conn, v *View) error {
+			v.ungate()
 			return w.store.Rebuild(w.t.Context(), conn, patient, v, nil)
 		}, true, 3},
 		{"clean", func(w *world, v *View, _ int) { w.seal(v); w.compact(v) }, func(w *world, conn *pgx.Conn, v *View) error {
@@ -149,6 +152,13 @@ func TestKilledAnywhere(t *testing.T) {
 			}
 		}
 	}
+}
+
+// ungate takes a view's gate away.
+func (v *View) ungate() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.gate = nil
 }
 
 // sequel is what follows a kill.

@@ -16,9 +16,9 @@ import (
 // and the log's: drop the view and load it again.
 var ErrDropView = errors.New("the view's head is not in its log any more")
 
-// ErrNoLog says that the partition has no open log: the database is not the one
-// this claim was made on.
-var ErrNoLog = errors.New("the partition has no open log")
+// ErrNoLog says that the scope has no open log: the database is not the one this
+// claim was made on.
+var ErrNoLog = errors.New("the scope has no open log")
 
 // head is a log's row.
 type head struct {
@@ -28,31 +28,46 @@ type head struct {
 	headID, manifest stream.UUID
 }
 
-func (s *Store) head(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, pipeline int64, p stream.Partition) (head, error) {
+// head reads the row of a scope's open log. Each kind of scope has an index of its
+// own condition, and none would serve both at once.
+func (s *Store) head(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, pipeline int64, scope stream.Partition) (head, error) {
 	var h head
-	err := pgtx.Once(ctx, conn, set, pgtx.Statement{
+	stmt := pgtx.Statement{
 		Step: pgtx.StepLog,
 		SQL: s.sql(`SELECT id, generation, head, head_id, manifest, sealed FROM @schema@.logs
-			WHERE pipeline = $1 AND topic_id = $2 AND partition = $3 AND state = 'open'`),
-		Params: []pgtx.Param{pgtx.Int8(pipeline), pgtx.UUID(p.Topic), pgtx.Int4(p.Number)},
+			WHERE pipeline = $1 AND topic_id = $2 AND state = 'open' AND partition `),
+		Params: []pgtx.Param{pgtx.Int8(pipeline), pgtx.UUID(scope.Topic)},
 		Row: func(r pgtx.Row) error {
 			return r.Scan(&h.log, &h.generation, &h.head, (*[16]byte)(&h.headID), (*[16]byte)(&h.manifest), &h.sealed)
 		},
-	})
+	}
+	if scope.Number == WholeTopic {
+		stmt.SQL += `IS NULL`
+	} else {
+		stmt.SQL += `= $3`
+		stmt.Params = append(stmt.Params, pgtx.Int4(scope.Number))
+	}
+	err := pgtx.Once(ctx, conn, set, stmt)
 	if err == nil && h.log == 0 {
-		err = fmt.Errorf("%w: %s", ErrNoLog, p)
+		err = fmt.Errorf("%w: %s", ErrNoLog, scope)
 	}
 	return h, err
 }
 
-// Load reads the partition's log into a new view: the list of its segments, and the
-// keys of the runs behind them, between two readings of the log's row with the same
+// Load reads the scope's log into a new view: the list of its segments, and the keys
+// of the runs behind them, between two readings of the log's row with the same
 // manifest. The view can be used at once; where it has segments it asks them about
 // every key it does not know until Rebuild has made its gate. It may be behind the
 // log when it returns: the head compare of the next commit says so.
-func (s *Store) Load(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, pipeline int64, p stream.Partition) (*View, error) {
+//
+// old, which may be nil, is a view that has to be loaded again, mostly because
+// somebody else has sealed or merged. The new one inherits its filters as far as it
+// is proven that they hold the keys of this log's segments, and asks for a Rebuild
+// that reads the rest. Nobody appends to old any more; what still works on it in the
+// background may end in peace, and helps no one. After an error old has what it had.
+func (s *Store) Load(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, pipeline int64, scope stream.Partition, old *View) (*View, error) {
 	for tries := 1; ; tries++ {
-		v, err := s.load(ctx, conn, set, pipeline, p)
+		v, err := s.load(ctx, conn, set, pipeline, scope, old)
 		if err == nil && v == nil || errors.Is(err, ErrDropView) && tries < loadTries {
 			continue // sealed meanwhile: what was read is torn
 		}
@@ -65,8 +80,8 @@ func (s *Store) Load(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, pip
 const loadTries = 3
 
 // load returns nil and nil when the manifest moved.
-func (s *Store) load(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, pipeline int64, p stream.Partition) (*View, error) {
-	h, err := s.head(ctx, conn, set, pipeline, p)
+func (s *Store) load(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, pipeline int64, scope stream.Partition, old *View) (*View, error) {
+	h, err := s.head(ctx, conn, set, pipeline, scope)
 	if err != nil {
 		return nil, err
 	}
@@ -80,7 +95,11 @@ func (s *Store) load(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, pip
 	if damaged != nil && !errors.Is(damaged, ErrDropView) {
 		return nil, damaged
 	}
-	again, err := s.head(ctx, conn, set, pipeline, p)
+	ancestor, err := s.ancestor(ctx, conn, set, v, old)
+	if err != nil {
+		return nil, err
+	}
+	again, err := s.head(ctx, conn, set, pipeline, scope)
 	if err != nil {
 		return nil, err
 	}
@@ -89,6 +108,9 @@ func (s *Store) load(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, pip
 	}
 	if damaged != nil {
 		return nil, damaged
+	}
+	if old != nil {
+		v.inherit(old, ancestor)
 	}
 	return v, nil
 }
@@ -129,16 +151,16 @@ func (s *Store) segments(ctx context.Context, conn *pgx.Conn, set pgtx.Settings,
 // that they are not proven: the run at the view's head must still carry its
 // head_id, what follows must be contiguous and have its fingerprints. It means as
 // well that the log's segments are not the view's: Load makes a view with them.
-func (s *Store) CatchUp(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, pipeline int64, p stream.Partition, v *View) error {
+func (s *Store) CatchUp(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, pipeline int64, scope stream.Partition, v *View) error {
 	had := v.named()
-	h, err := s.head(ctx, conn, set, pipeline, p)
+	h, err := s.head(ctx, conn, set, pipeline, scope)
 	if err != nil {
 		return err
 	}
 	mine := v.adopt(h.manifest)
 	switch {
 	case !mine && had != v.named(): // a change of its own came true behind the reading
-		return s.CatchUp(ctx, conn, set, pipeline, p, v)
+		return s.CatchUp(ctx, conn, set, pipeline, scope, v)
 	case h.log != v.Log, !mine, h.sealed > v.Head, h.head < v.Head:
 		return ErrDropView
 	case h.headID == v.HeadID:
@@ -168,9 +190,6 @@ func (s *Store) proven(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, h
 	return err
 }
 
-// page bounds the bytes of one statement: runs a page × about 160 kB.
-const page = 64
-
 // follow reads runs from seq on, up to h, into v. The run at v.Head, if it is read,
 // proves that v is of this log.
 func (s *Store) follow(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, v *View, h head, seq int64) error {
@@ -181,53 +200,15 @@ func (s *Store) follow(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, v
 		v.HeadID = h.headID
 		return nil
 	}
-	proven := seq > v.Head
-	for seq <= h.head {
-		next := seq
-		var bad error
-		err := pgtx.Once(ctx, conn, set, pgtx.Statement{
-			Step: pgtx.StepLog,
-			SQL: s.sql(`SELECT seq, run_id, fingerprints FROM @schema@.runs
-				WHERE log = $1 AND seq >= $2 AND seq < $3 ORDER BY seq`),
-			Params: []pgtx.Param{pgtx.Int8(v.Log), pgtx.Int8(seq), pgtx.Int8(min(seq+page, h.head+1))},
-			Row: func(r pgtx.Row) error {
-				var n int64
-				var id stream.UUID
-				var run []byte
-				if err := r.Scan(&n, (*[16]byte)(&id), &run); err != nil {
-					return err
-				}
-				switch {
-				case bad != nil:
-				case n != next:
-					bad = fmt.Errorf("%w: run %d is missing", ErrDropView, next)
-				case n == v.Head:
-					if id != v.HeadID {
-						bad = fmt.Errorf("%w: run %d is another", ErrDropView, n)
-					}
-					proven = true
-				case run == nil || !proven:
-					bad = fmt.Errorf("%w: run %d has no fingerprints", ErrDropView, n)
-				default:
-					v.Learn(id, run)
-				}
-				next++
-				return nil //nolint:nilerr // bad is told behind the statement: an error here would end the session
-			},
-		})
-		if err == nil {
-			err = bad
-		}
-		if err == nil && next == seq {
-			err = fmt.Errorf("%w: run %d is missing", ErrDropView, seq)
-		}
-		if err != nil {
+	l := learner{v: v, next: seq, last: h.head, proven: seq > v.Head}
+	for l.next <= h.head {
+		from := l.next
+		if err := pgtx.Once(ctx, conn, set, s.runs(&l)); err != nil {
 			return err
 		}
-		seq = next
+		if err := l.read(from); err != nil {
+			return err
+		}
 	}
-	if v.HeadID != h.headID {
-		return fmt.Errorf("%w: run %d is not its head", ErrDropView, h.head)
-	}
-	return nil
+	return l.end(h.headID)
 }

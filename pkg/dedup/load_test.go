@@ -37,7 +37,7 @@ func TestLoadWhileTheDatabaseGoesBack(t *testing.T) {
 	conn := w.Conn(t)
 	pid := int32(conn.PgConn().PID())
 	go func() {
-		view, err := w.store.Load(ctx, conn, patient, w.id, w.part(0))
+		view, err := w.store.Load(ctx, conn, patient, w.id, w.part(0), nil)
 		loaded <- answer{view, err}
 	}()
 	for waits := false; !waits; time.Sleep(5 * time.Millisecond) { //nolint:forbidigo // nothing tells when a session waits

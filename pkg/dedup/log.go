@@ -25,8 +25,12 @@ func New(schema string) *Store {
 
 func (s *Store) sql(text string) string { return strings.ReplaceAll(text, "@schema@", s.schema) }
 
+// WholeTopic stands for the partition's number where a scope is a whole topic: its
+// one log has none.
+const WholeTopic int32 = -1
+
 // Create opens a log for each partition number, in the transaction that creates
-// their positions.
+// their positions: scope partition.
 func (s *Store) Create(ctx context.Context, tx *pgtx.Tx, pipeline int64, topic stream.UUID, first, count int32, generation []byte) error {
 	return tx.Run(ctx, pgtx.Statement{
 		Step: pgtx.StepBegin,
@@ -36,6 +40,18 @@ func (s *Store) Create(ctx context.Context, tx *pgtx.Tx, pipeline int64, topic s
 		Params: []pgtx.Param{
 			pgtx.Int8(pipeline), pgtx.UUID(topic), pgtx.Int4(first), pgtx.Int4(count), pgtx.Bytea(generation),
 		},
+	})
+}
+
+// CreateTopic opens the topic's one log, if it has none that is open, in the
+// transaction that creates the topic's positions: scope topic.
+func (s *Store) CreateTopic(ctx context.Context, tx *pgtx.Tx, pipeline int64, topic stream.UUID, generation []byte) error {
+	return tx.Run(ctx, pgtx.Statement{
+		Step: pgtx.StepBegin,
+		SQL: s.sql(`INSERT INTO @schema@.logs (pipeline, topic_id, generation)
+			SELECT $1, $2, $3 WHERE NOT EXISTS (SELECT FROM @schema@.logs
+				WHERE pipeline = $1 AND topic_id = $2 AND partition IS NULL AND state = 'open')`),
+		Params: []pgtx.Param{pgtx.Int8(pipeline), pgtx.UUID(topic), pgtx.Bytea(generation)},
 	})
 }
 
@@ -95,23 +111,17 @@ func (s *Store) Append(xact string, runs []Run) pgtx.Statement {
 	}
 }
 
-// Heads returns the head_id and manifest of the open logs of these partitions.
-func (s *Store) Heads(pipeline int64, parts []stream.Partition, row func(p stream.Partition, headID, manifest stream.UUID)) pgtx.Statement {
-	topics, numbers := make([]stream.UUID, len(parts)), make([]int32, len(parts))
-	for i, p := range parts {
-		topics[i], numbers[i] = p.Topic, p.Number
-	}
+// Heads returns the head_id and manifest of these logs, of those that are open.
+func (s *Store) Heads(logs []int64, row func(log int64, headID, manifest stream.UUID)) pgtx.Statement {
 	return pgtx.Statement{
-		Step: pgtx.StepLog,
-		SQL: s.sql(`SELECT l.topic_id, l.partition, l.head_id, l.manifest FROM @schema@.logs l
-			JOIN unnest($2, $3) AS u (topic_id, partition) ON l.topic_id = u.topic_id AND l.partition = u.partition
-			WHERE l.pipeline = $1 AND l.state = 'open'`),
-		Params: []pgtx.Param{pgtx.Int8(pipeline), pgtx.UUIDs(topics), pgtx.Int4s(numbers)},
+		Step:   pgtx.StepLog,
+		SQL:    s.sql(`SELECT id, head_id, manifest FROM @schema@.logs WHERE id = ANY ($1) AND state = 'open'`),
+		Params: []pgtx.Param{pgtx.Int8s(logs)},
 		Row: func(r pgtx.Row) error {
-			var p stream.Partition
+			var log int64
 			var id, manifest stream.UUID
-			err := r.Scan((*[16]byte)(&p.Topic), &p.Number, (*[16]byte)(&id), (*[16]byte)(&manifest))
-			row(p, id, manifest)
+			err := r.Scan(&log, (*[16]byte)(&id), (*[16]byte)(&manifest))
+			row(log, id, manifest)
 			return err
 		},
 	}

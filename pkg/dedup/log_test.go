@@ -49,7 +49,7 @@ func newWorldOf(t testing.TB, partitions int32) *world { //nolint:thelper // a t
 		t.Fatal(err)
 	}
 	w.Exec(t, `INSERT INTO `+w.Relation("topics")+` (pipeline, topic_id, name, partitions, scope, start, generation)
-		VALUES ($1, $2, 't', $3, 'partition', 'earliest', $4)`, w.id, [16]byte(w.topic), partitions, gen)
+		VALUES ($1, $2, 't', $3, 'partition', 'earliest', $4)`, w.id, [16]byte(w.topic), max(partitions, 1), gen)
 	w.create(0, partitions)
 	return w
 }
@@ -72,7 +72,7 @@ func (w *world) part(n int32) stream.Partition { return stream.Partition{Topic: 
 
 func (w *world) load(n int32) *View {
 	w.t.Helper()
-	v, err := w.store.Load(w.t.Context(), w.conn, patient, w.id, w.part(n))
+	v, err := w.store.Load(w.t.Context(), w.conn, patient, w.id, w.part(n), nil)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -380,26 +380,23 @@ func TestCreateOnce(t *testing.T) {
 	}
 }
 
-// TestHeads: the answer for the partitions that have an open log.
+// TestHeads: the answer for the logs that are open.
 func TestHeads(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 3)
-	a, b := w.load(0), w.load(1)
+	a, b, closed := w.load(0), w.load(1), w.load(2).Log
 	w.write(b, 'a', 1)
 	w.Exec(t, "UPDATE "+w.Relation("logs")+" SET state = 'closed' WHERE partition = 2")
 	type names struct{ head, manifest stream.UUID }
-	got := map[int32]names{}
+	got := map[int64]names{}
 	err := pgtx.Once(t.Context(), w.conn, patient,
-		w.store.Heads(w.id, []stream.Partition{w.part(1), w.part(0), w.part(2), w.part(7), {Number: 1}}, func(p stream.Partition, head, manifest stream.UUID) {
-			if p.Topic != w.topic {
-				t.Errorf("topic %s", p.Topic)
-			}
-			got[p.Number] = names{head, manifest}
+		w.store.Heads([]int64{b.Log, a.Log, closed, 1 << 40}, func(log int64, head, manifest stream.UUID) {
+			got[log] = names{head, manifest}
 		}))
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := map[int32]names{0: {a.HeadID, a.manifest}, 1: {b.HeadID, b.manifest}}
+	want := map[int64]names{a.Log: {a.HeadID, a.manifest}, b.Log: {b.HeadID, b.manifest}}
 	if !maps.Equal(want, got) {
 		t.Errorf("got %v, want %v", got, want)
 	}
@@ -410,7 +407,7 @@ func TestNoLog(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
 	v := w.load(0)
-	if _, err := w.store.Load(t.Context(), w.conn, patient, w.id, w.part(5)); !errors.Is(err, ErrNoLog) {
+	if _, err := w.store.Load(t.Context(), w.conn, patient, w.id, w.part(5), nil); !errors.Is(err, ErrNoLog) {
 		t.Errorf("load: %v", err)
 	}
 	if err := w.catchUp(v, 5); !errors.Is(err, ErrNoLog) {

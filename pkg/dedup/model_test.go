@@ -140,7 +140,7 @@ func (s *story) step() {
 		{8, "seal", func(m *member) { s.task(m, s.sealing) }},
 		{5, "build", s.build}, {5, "swap", s.swapIn},
 		{6, "compact", func(m *member) { s.task(m, s.compacting) }},
-		{5, "rebuild", func(m *member) { s.task(m, s.rebuilding) }},
+		{5, "rebuild", func(m *member) { s.view(m).ungate(); s.task(m, s.rebuilding) }},
 		{5, "offer", func(m *member) { s.task(m, s.offering) }},
 		{5, "cache", func(m *member) { s.task(m, s.caching) }},
 		{6, "clean", func(m *member) { s.task(m, s.cleaning) }},

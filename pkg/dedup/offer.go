@@ -51,11 +51,14 @@ func (s *Store) Offer(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, v 
 	defer done()
 	v.mu.Lock()
 	segments, gate := v.segments, v.gate // the gate holds every key of these
+	if gate != nil && gate.full() {
+		gate = nil
+	}
 	v.mu.Unlock()
 	if err := s.offerFilters(ctx, v, segments); err != nil {
 		return err
 	}
-	if gate == nil || gate.full() || len(segments) == 0 {
+	if gate == nil || len(segments) == 0 {
 		return nil
 	}
 	return s.offerGate(ctx, conn, set, v, segments, gate)
@@ -109,12 +112,10 @@ func (s *Store) offerGate(ctx context.Context, conn *pgx.Conn, set pgtx.Settings
 		v.offered.note(there.id)
 		return nil
 	}
-	image, err := gate.MarshalBinary()
-	if err != nil {
+	g, image, err := v.image(gate)
+	if err != nil || g == nil {
 		return err
 	}
-	digest := Digest(image)
-	g := &gateImage{id: newID(), segments: map[stream.UUID]bool{}, keys: gate.n, capacity: gate.capacity, digest: digest[:]}
 	for _, seg := range segments {
 		g.segments[seg.ID] = true
 	}
@@ -144,4 +145,21 @@ func (s *Store) setGateImage(ctx context.Context, conn *pgx.Conn, set pgtx.Setti
 			pgtx.Int8(g.capacity), pgtx.Bytea(g.digest),
 		},
 	})
+}
+
+// image makes the gate's image, nil if it is not the view's any more. It takes as
+// long as copying the gate does: too long to hold mu, so the gate is kept from being
+// taken out of the view by copying.
+func (v *View) image(gate *Filter) (*gateImage, []byte, error) {
+	v.copying.Lock()
+	defer v.copying.Unlock()
+	v.mu.Lock()
+	gone := v.gate != gate
+	v.mu.Unlock()
+	if gone {
+		return nil, nil, nil
+	}
+	image, err := gate.MarshalBinary()
+	digest := Digest(image)
+	return &gateImage{id: newID(), segments: map[stream.UUID]bool{}, keys: gate.n, capacity: gate.capacity, digest: digest[:]}, image, err
 }

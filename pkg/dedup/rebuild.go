@@ -14,16 +14,18 @@ import (
 	"effectonce/pkg/stream"
 )
 
-// Rebuild makes a new gate, and filters for the segments that have none. It takes
-// what a cache has of them (Cached), and reads the segments that are left: those
-// without a filter, and those with keys that the cache's gate does not hold. It goes
-// through these at once in the order of keys: as long as there is no gate, look-ups
-// trust the new one as far as it has come. An old gate serves until the new one is
-// ready. progress, which may be nil, is told keys read and keys to read in all.
+// Rebuild makes the gate, if the view has none or a full one, and filters for the
+// segments that have none. It begins with the gate that the view inherited or that a
+// cache has (Cached), and reads the segments that are left: those without a filter,
+// and those with keys that this gate does not hold. It goes through these at once in
+// the order of keys: as long as there is no gate, look-ups trust the new one as far
+// as it has come. A full gate serves until the new one is ready. progress, which may
+// be nil, is told keys read and keys to read in all.
 //
-// ErrDropView is Seal's. After any error, and when ctx is cancelled because the
-// partition went away, nothing is left of the attempt but filters of segments that
-// the cache had.
+// ErrDropView is Seal's. ErrDamaged says that a segment lacks keys: every attempt
+// will find that again, so stop, and have people look. After any error, and when ctx
+// is cancelled because the partition went away, nothing is left of the attempt but
+// filters of segments that the cache had.
 func (s *Store) Rebuild(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, v *View, progress func(done, total int64)) error {
 	done, err := v.background(ctx)
 	if err != nil {
@@ -35,7 +37,7 @@ func (s *Store) Rebuild(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, 
 	}
 	r := v.rebuild()
 	defer v.abandon(r)
-	if len(r.segments) == 0 {
+	if !r.needed() {
 		return nil
 	}
 	if err := s.recall(ctx, conn, set, v, r); err != nil {
@@ -47,12 +49,16 @@ func (s *Store) Rebuild(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, 
 	go func() { filled <- v.fill(r, read, progress) }()
 	err = s.walk(ctx, conn, set, v, r, read)
 	close(read)
-	return errors.Join(err, <-filled)
+	err = errors.Join(err, <-filled)
+	if err == nil && r.wrong != nil {
+		err = s.recount(ctx, conn, set, v, r.wrong)
+	}
+	return err
 }
 
 // walk reads all slices and hands them on.
 func (s *Store) walk(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, v *View, r *rebuilding, read chan<- chunk) error {
-	if err := s.count(ctx, conn, set, r); err != nil {
+	if err := s.count(ctx, conn, set, r); err != nil || r.wrong != nil {
 		return err
 	}
 	steps := uint64(r.total/s.sizes.slice + 1)
@@ -117,18 +123,40 @@ func place(i, n uint64) uint64 {
 type rebuilding struct {
 	manifest    stream.UUID
 	segments    []*Segment
-	gate        *Filter
+	good        bool                 // the view's gate is: only filters of segments are missing
+	gate        *Filter              // nil when it is
 	covered     map[stream.UUID]bool // segments whose keys it holds from the beginning
+	recalled    bool                 // it is from the cache
 	scan        []*Segment           // those to read
 	filters     []*Filter            // of these; nil where there is one already
 	read        []int64              // keys of each
 	done, total int64
+	wrong       *Segment // lacks keys, or did when it was read
 }
 
+// rebuild finds what the view has to begin with.
 func (v *View) rebuild() *rebuilding {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	return &rebuilding{manifest: v.manifest, segments: v.segments}
+	r := &rebuilding{manifest: v.manifest, segments: v.segments, good: v.gate != nil && !v.gate.full()}
+	if v.gate != nil || v.base == nil {
+		return r
+	}
+	covered, outside := map[stream.UUID]bool{}, int64(0)
+	for _, seg := range r.segments {
+		if covered[seg.ID] = !seg.outside; seg.outside {
+			outside += seg.Keys
+		}
+	}
+	if v.base.n+outside <= v.base.capacity {
+		r.gate, r.covered = v.base, covered
+	}
+	return r
+}
+
+// needed reports whether there is anything to do.
+func (r *rebuilding) needed() bool {
+	return len(r.segments) > 0 && (!r.good || slices.ContainsFunc(r.segments, func(s *Segment) bool { return s.filter == nil }))
 }
 
 // begin decides what is to be read.
@@ -142,14 +170,14 @@ func (v *View) begin(r *rebuilding) {
 		switch {
 		case seg.filter == nil:
 			f = newFilter(seg.Keys, segmentShape)
-		case r.covered[seg.ID]:
+		case r.good, r.covered[seg.ID]:
 			continue
 		}
 		r.scan, r.filters = append(r.scan, seg), append(r.filters, f)
 		r.total += seg.Keys
 	}
 	r.read = make([]int64, len(r.scan))
-	if r.gate == nil {
+	if r.gate == nil && !r.good {
 		r.gate = newFilter(roomy(live), gateShape)
 	}
 	v.building, v.ready = r.gate, 0
@@ -209,12 +237,13 @@ func (s *Store) slice(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, v 
 func newChunk() chunk { return chunk{bytes: make([]byte, 0, chunkBlocks*16*usual.block)} }
 
 // count requires that segments which are not read are whole, by their number of
-// blocks: what the gate says of their keys is of use only with them.
+// blocks: what the cache's gate says of their keys is of use only with them. (An
+// inherited gate is of a view that counted.)
 func (s *Store) count(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, r *rebuilding) error {
 	var ids []stream.UUID
 	blocks := map[stream.UUID]int64{}
 	for _, seg := range r.segments {
-		if !slices.Contains(r.scan, seg) {
+		if r.recalled && !slices.Contains(r.scan, seg) {
 			ids, blocks[seg.ID] = append(ids, seg.ID), seg.Blocks
 		}
 	}
@@ -236,22 +265,28 @@ func (s *Store) count(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, r 
 	if err != nil {
 		return err
 	}
-	for id, missing := range blocks {
-		if missing != 0 {
-			return fmt.Errorf("%w: segment %s lacks %d blocks", ErrDropView, id, missing)
+	for _, seg := range r.segments {
+		if blocks[seg.ID] != 0 {
+			r.wrong = seg
 		}
 	}
 	return nil
 }
 
 // fillBlock adds a block to the filters on their way. Keys that a failed slice added
-// do no harm.
+// do no harm. A gate that was taken out of the view is somebody else's.
 func (v *View) fillBlock(r *rebuilding, i int, block []byte) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	gate := r.gate
+	if v.building != gate {
+		gate = nil
+	}
 	for b := block; len(b) >= 16; b = b[16:] {
 		k := slotAt(b)
-		r.gate.add(k)
+		if gate != nil {
+			gate.add(k)
+		}
 		if r.filters[i] != nil {
 			r.filters[i].add(k)
 		}
@@ -273,9 +308,13 @@ func (v *View) reached(r *rebuilding, to uint64) {
 func (v *View) finish(r *rebuilding) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	if v.building != r.gate {
+		return fmt.Errorf("%w: another view has its gate", ErrDropView)
+	}
 	for i, seg := range r.scan {
 		if r.read[i] != seg.Keys {
-			return fmt.Errorf("%w: segment %s has %d keys, expected %d", ErrDropView, seg.ID, r.read[i], seg.Keys)
+			r.wrong = seg
+			return nil
 		}
 	}
 	for i, seg := range r.scan {
@@ -283,11 +322,18 @@ func (v *View) finish(r *rebuilding) error {
 			seg.filter = r.filters[i]
 		}
 	}
-	v.gate = r.gate
+	if r.good {
+		return nil
+	}
+	v.gate, v.base = r.gate, nil
+	for _, seg := range r.segments {
+		seg.outside = false
+	}
 	return nil
 }
 
-// abandon ends the attempt, whether it came to its end or not.
+// abandon ends the attempt, whether it came to its end or not. A base stays, for the
+// next one.
 func (v *View) abandon(r *rebuilding) {
 	v.mu.Lock()
 	defer v.mu.Unlock()

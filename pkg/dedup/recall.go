@@ -87,13 +87,16 @@ func (s *Store) recall(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, v
 			v.offered.note(seg.ID)
 		}
 	}
+	if r.good || r.gate != nil {
+		return ctx.Err() // loads that it ended said nothing
+	}
 	g, err := s.gateImage(ctx, conn, set, v.Log)
 	if err != nil && !strings.HasPrefix(pgtx.Code(err), "42") { // a migration or a grant behind: there is none
 		return err
 	}
 	if g != nil && g.serves(r.segments) {
 		if f := s.tier.load(ctx, g.id, g.digest); f != nil && f.shaped(gateShape) {
-			r.gate, r.covered = f, g.segments
+			r.gate, r.covered, r.recalled = f, g.segments, true
 			v.offered.gate = g
 			v.offered.note(g.id)
 		} else {

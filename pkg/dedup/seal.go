@@ -15,8 +15,8 @@ import (
 // only runs without keys. Commits go on meanwhile.
 //
 // After ErrDropView somebody else has changed the log: catch the view up before its
-// next batch, which says whether to load it again. After any other error call Seal
-// again later: nothing has left the exact set.
+// next batch, which says whether to load it again. After any other error, ErrBusy
+// among them, call Seal again later: nothing has left the exact set.
 func (s *Store) Seal(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, v *View) (int64, error) {
 	done, err := v.background(ctx)
 	if err != nil {
@@ -71,14 +71,7 @@ func (v *View) unsealed() int64 {
 // sorted returns the keys in order. The slots are nearly so already.
 func (s *set) sorted() []slot {
 	keys := make([]slot, 0, s.n)
-	if s.zero {
-		keys = append(keys, slot{})
-	}
-	for _, k := range s.slots {
-		if k != (slot{}) {
-			keys = append(keys, k)
-		}
-	}
+	s.each(func(k slot) { keys = append(keys, k) })
 	slices.SortFunc(keys, slot.compare)
 	return keys
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"errors"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -21,7 +22,8 @@ type Segment struct {
 	Oldest, Newest time.Time
 	Digest         []byte // of its filter's image
 
-	filter *Filter // nil until it is built
+	filter  *Filter // nil until it is built
+	outside bool    // its keys are not in the base of the gate to be
 }
 
 // sizes are what one statement or transaction carries, and what a segment is made of.
@@ -35,6 +37,8 @@ type sizes struct {
 	runs    int   // runs a statement that clears fingerprints
 	clear   int   // blocks a statement that removes dead ones
 	prune   int   // audit rows a statement that deletes them
+
+	alone time.Duration // how long a segment that is being built keeps others of its log from being begun
 }
 
 var usual = sizes{
@@ -45,6 +49,7 @@ var usual = sizes{
 	merge: 8, segment: 8_000_000,
 	runs:  64, // 10 MB
 	clear: 2000, prune: 500,
+	alone: time.Minute,
 }
 
 // builder writes one segment: its row in state building, then its blocks in short
@@ -60,23 +65,39 @@ type builder struct {
 	last  slot
 }
 
+// ErrBusy says that somebody else has just begun a segment of this log: nothing was
+// done, come back later. It saves members that tend one log from doing everything
+// twice; nothing rests on it.
+var ErrBusy = errors.New("somebody else is building a segment of this log")
+
 // register writes a segment's row. Its id is random: another attempt, or another
 // member's, is another segment.
 func (s *Store) register(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, log int64, seg *Segment, expected int64) (*builder, error) {
-	b := &builder{
-		store: s, conn: conn, set: set, seg: seg, block: make([]byte, 0, 16*s.sizes.block),
-		buf: make([]byte, 0, int(min(expected/int64(s.sizes.block)+1, int64(s.sizes.copy)))*(rowHead+16*s.sizes.block)+64),
-	}
-	seg.ID, seg.filter = newID(), newFilter(expected, segmentShape)
-	b.buf = append(b.buf, copyHeader...)
-	return b, pgtx.Once(ctx, conn, set, pgtx.Statement{
+	seg.ID = newID()
+	alone := false
+	err := pgtx.Once(ctx, conn, set, pgtx.Statement{
 		Step: pgtx.StepWrite,
 		SQL: s.sql(`INSERT INTO @schema@.segments (id, log, state, tier, keys, blocks, first_run, last_run)
-			VALUES ($1, $2, 'building', $3, $4, 0, $5, $6)`),
+			SELECT $1, $2, 'building', $3, $4, 0, $5, $6 WHERE NOT EXISTS (SELECT FROM @schema@.segments
+				WHERE log = $2 AND state = 'building' AND created_at > now() - $7 * interval '1 ms')
+			RETURNING true`),
 		Params: []pgtx.Param{
 			pgtx.UUID(seg.ID), pgtx.Int8(log), pgtx.Int4(int32(seg.Tier)), pgtx.Int8(expected), pgtx.Int8(seg.First), pgtx.Int8(seg.Last),
+			pgtx.Int8(s.sizes.alone.Milliseconds()),
 		},
+		Row: func(r pgtx.Row) error { return r.Scan(&alone) },
 	})
+	switch {
+	case err != nil:
+		return nil, err
+	case !alone:
+		return nil, ErrBusy
+	}
+	seg.filter = newFilter(expected, segmentShape)
+	buf := make([]byte, 0, int(min(expected/int64(s.sizes.block)+1, int64(s.sizes.copy)))*(rowHead+16*s.sizes.block)+64)
+	return &builder{
+		store: s, conn: conn, set: set, seg: seg, block: make([]byte, 0, 16*s.sizes.block), buf: append(buf, copyHeader...),
+	}, nil
 }
 
 // add appends a key, which must be greater than the one before. A key that comes

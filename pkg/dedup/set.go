@@ -66,6 +66,18 @@ func (s *set) has(k slot) bool {
 	}
 }
 
+// each calls f for every key.
+func (s *set) each(f func(slot)) {
+	if s.zero {
+		f(slot{})
+	}
+	for _, k := range s.slots {
+		if k != (slot{}) {
+			f(k)
+		}
+	}
+}
+
 func (s *set) add(k slot) {
 	if k == (slot{}) {
 		if !s.zero {

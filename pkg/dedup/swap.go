@@ -12,6 +12,15 @@ import (
 	"effectonce/pkg/stream"
 )
 
+// draw makes the manifest of the change. A seal and a merge hand the second half on,
+// the era: it tells whether anything has expired between two manifests.
+func (p *swap) draw(from stream.UUID) {
+	p.from, p.manifest = from, newID()
+	if p.segment != nil || p.gen != nil {
+		copy(p.manifest[8:], from[8:])
+	}
+}
+
 // newID draws a random id.
 func newID() stream.UUID {
 	var u stream.UUID
@@ -29,7 +38,7 @@ func newID() stream.UUID {
 //	                        by a look-up or catch-up, or by settle before the next task
 func (s *Store) swap(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, v *View, p *swap) error {
 	v.mu.Lock()
-	p.from, p.manifest = v.manifest, newID()
+	p.draw(v.manifest)
 	v.pending = p
 	v.mu.Unlock()
 	err := pgtx.Once(ctx, conn, set, s.change(v.Log, p))

@@ -37,6 +37,7 @@ func TestCommitsGoOn(t *testing.T) {
 				merged.Add(int64(n))
 			}
 			if err == nil && (v.Stats().Rebuild || sealed.Load()%5 == 0) {
+				v.ungate()
 				err = w.store.Rebuild(ectx, conn, patient, v, func(_, _ int64) {})
 			}
 			if err == nil {

@@ -63,7 +63,7 @@ func (s *Store) verify(ctx context.Context, conn, second *pgx.Conn, set pgtx.Set
 		return r.found, err
 	}
 	// The view comes after the snapshot, so it has all of its keys and perhaps more.
-	v, lost := s.Load(ctx, second, set, pipeline, l.Partition)
+	v, lost := s.Load(ctx, second, set, pipeline, l.Partition, nil)
 	if lost == nil && v.Log != l.Log {
 		lost = fmt.Errorf("%w: another log is open", ErrDropView)
 	}
@@ -72,7 +72,7 @@ func (s *Store) verify(ctx context.Context, conn, second *pgx.Conn, set pgtx.Set
 	}
 	if lost == nil {
 		r.view = v
-	} else if !errors.Is(lost, ErrDropView) {
+	} else if !errors.Is(lost, ErrDropView) && !errors.Is(lost, ErrDamaged) { // where it is damaged is found below
 		return r.found, lost
 	}
 	if err := r.all(ctx); err != nil {

@@ -37,6 +37,8 @@ type View struct {
 	task    chan struct{} // holds one token while something works in the background
 	offered offered       // of whoever has the token
 
+	copying sync.Mutex // before mu; held while the gate is read without mu: nobody takes it out of the view then
+
 	mu       sync.Mutex // guards what follows and writes to the head; held for a batch's check at most
 	fresh    *generation
 	sealing  *generation // being sealed; nil mostly
@@ -44,7 +46,8 @@ type View struct {
 	sealed   int64      // last run that lies in a segment
 	segments []*Segment // live ones; never changed in place
 	gate     *Filter    // nil until it is ready
-	building *Filter    // the next gate
+	base     *Filter    // holds the keys of the segments that are not outside; nil mostly
+	building *Filter    // the next gate: base, or a new one
 	ready    uint64     // building holds every key whose first word is below
 	pending  *swap      // sent, and perhaps committed
 
@@ -124,7 +127,7 @@ const (
 // its no counts only where it holds every key of the segments.
 func (v *View) find(k slot) answer {
 	switch {
-	case v.fresh.keys.has(k), v.sealing != nil && v.sealing.keys.has(k):
+	case v.unsealedHas(k):
 		return seen
 	case len(v.segments) == 0:
 		return absent
@@ -134,6 +137,11 @@ func (v *View) find(k slot) answer {
 		return absent
 	}
 	return maybe
+}
+
+// unsealedHas reports whether the key is in the exact set, with mu held.
+func (v *View) unsealedHas(k slot) bool {
+	return v.fresh.keys.has(k) || v.sealing != nil && v.sealing.keys.has(k)
 }
 
 // Is reports whether the view is still its log's: the log's row has the view's
@@ -164,6 +172,7 @@ func (v *View) named() stream.UUID {
 func (v *View) take(p *swap) {
 	list := slices.DeleteFunc(slices.Clone(v.segments), func(s *Segment) bool { return slices.Contains(p.dead, s) })
 	if p.segment != nil {
+		p.segment.outside = slices.ContainsFunc(p.dead, func(s *Segment) bool { return s.outside })
 		list = append(list, p.segment)
 	}
 	for _, seg := range p.dead {
@@ -218,16 +227,24 @@ func (v *View) cover(keys []slot) {
 	v.mu.Unlock()
 	for part := range slices.Chunk(keys, some) {
 		v.mu.Lock()
-		for _, f := range []*Filter{v.gate, v.building} {
-			if f == nil {
-				continue
-			}
+		for _, f := range v.gates() {
 			for _, k := range part {
 				f.add(k)
 			}
 		}
 		v.mu.Unlock()
 	}
+}
+
+// gates are all that hold keys of segments, with mu held.
+func (v *View) gates() []*Filter {
+	var list []*Filter
+	for _, f := range []*Filter{v.gate, v.base, v.building} {
+		if f != nil && !slices.Contains(list, f) {
+			list = append(list, f)
+		}
+	}
+	return list
 }
 
 // roomy is the capacity of a gate over so many keys.
@@ -292,10 +309,8 @@ func (v *View) Stats() Stats {
 			s.Whole += wholeBytes(seg.Keys)
 		}
 	}
-	for _, f := range []*Filter{v.gate, v.building} {
-		if f != nil {
-			s.GateBytes += f.bytes()
-		}
+	for _, f := range v.gates() {
+		s.GateBytes += f.bytes()
 	}
 	s.Filters += s.GateBytes
 	s.Bytes += s.Filters + s.Whole

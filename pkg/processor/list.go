@@ -326,6 +326,7 @@ func (l *list) close() {
 type held struct {
 	q     *queue
 	claim stream.Claim
+	log   int64
 	head  stream.UUID
 }
 
@@ -336,7 +337,7 @@ func (l *list) quiet() []held {
 	var hs []held
 	for _, q := range l.byName {
 		if q.phase != inFlight && q.view != nil {
-			hs = append(hs, held{q, q.claim, q.view.HeadID})
+			hs = append(hs, held{q, q.claim, q.view.Log, q.view.HeadID})
 		}
 	}
 	return hs

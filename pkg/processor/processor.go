@@ -181,7 +181,7 @@ func (p *Processor) loadView(ctx context.Context, q *queue) {
 		if v != nil && p.log.CatchUp(ctx, conn.Conn(), p.settings, p.pipeline.ID, q.claim.Partition, v) == nil {
 			return nil // it knows what it knew, and what came since
 		}
-		v, err = p.log.Load(ctx, conn.Conn(), p.settings, p.pipeline.ID, q.claim.Partition)
+		v, err = p.log.Load(ctx, conn.Conn(), p.settings, p.pipeline.ID, q.claim.Partition, v)
 		return err
 	})
 	switch {

@@ -57,16 +57,16 @@ func (p *Processor) watched(err error) {
 // trip. What moved on meanwhile is left to the fence.
 func (p *Processor) compare(ctx context.Context) error {
 	hs := p.list.quiet()
-	parts := make([]stream.Partition, len(hs))
+	parts, logs := make([]stream.Partition, len(hs)), make([]int64, len(hs))
 	for i, h := range hs {
-		parts[i] = h.claim.Partition
+		parts[i], logs[i] = h.claim.Partition, h.log
 	}
 	rows := map[stream.Partition]offsets.Row{}
-	heads := map[stream.Partition]stream.UUID{}
+	heads := map[int64]stream.UUID{}
 	err := p.withConn(ctx, p.control, func(conn *pgxpool.Conn) error {
 		return pgtx.Once(ctx, conn.Conn(), pgtx.DefaultSettings,
 			p.offsets.Read(p.pipeline.ID, parts, false, func(r offsets.Row) { rows[r.Partition] = r }),
-			p.log.Heads(p.pipeline.ID, parts, func(q stream.Partition, head, _ stream.UUID) { heads[q] = head }))
+			p.log.Heads(logs, func(log int64, head, _ stream.UUID) { heads[log] = head }))
 	})
 	if err != nil {
 		return err
@@ -74,7 +74,7 @@ func (p *Processor) compare(ctx context.Context) error {
 	for _, h := range hs {
 		row := rows[h.claim.Partition]
 		differs := row.Next != h.claim.Next || row.Owner != h.claim.Owner
-		if !differs && heads[h.claim.Partition] == h.head || !p.list.unchanged(h) {
+		if !differs && heads[h.log] == h.head || !p.list.unchanged(h) {
 			continue
 		}
 		if !differs { // the log alone: catch up before the next batch

@@ -128,7 +128,7 @@ func (l *ledger) takeOver(ctx context.Context) error {
 		return fmt.Errorf("take over: %s", answers[0].Outcome)
 	}
 	l.claim = answers[0].Claim
-	if l.view, err = l.log.Load(ctx, l.conn, pgtx.DefaultSettings, l.pipeline.ID, p); err != nil {
+	if l.view, err = l.log.Load(ctx, l.conn, pgtx.DefaultSettings, l.pipeline.ID, p, nil); err != nil {
 		return fmt.Errorf("load: %w", err)
 	}
 	return nil

@@ -67,7 +67,7 @@ func (w *world) start(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	v, err := store.Load(ctx, conn, settings(), p.ID, stream.Partition{Topic: topic})
+	v, err := store.Load(ctx, conn, settings(), p.ID, stream.Partition{Topic: topic}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

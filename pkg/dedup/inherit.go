@@ -1,0 +1,105 @@
+package dedup
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+
+	"effectonce/internal/pgtx"
+	"effectonce/pkg/stream"
+)
+
+// ancestor reports whether old's last run is one of this very log, in a snapshot in
+// which the log has the new view's manifest. A run names all before it, as a manifest
+// does, so old and the log have the same runs up to old's head then.
+func (s *Store) ancestor(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, v, old *View) (bool, error) {
+	if old == nil || old.Log != v.Log || old.Head == 0 {
+		return false, nil
+	}
+	found := false
+	err := pgtx.Once(ctx, conn, set, pgtx.Statement{
+		Step: pgtx.StepLog,
+		SQL: s.sql(`SELECT true FROM @schema@.logs l JOIN @schema@.runs r ON r.log = l.id
+			WHERE l.id = $1 AND l.manifest = $2 AND r.seq = $3 AND r.run_id = $4`),
+		Params: []pgtx.Param{pgtx.Int8(v.Log), pgtx.UUID(v.manifest), pgtx.Int8(old.Head), pgtx.UUID(old.HeadID)},
+		Row:    func(r pgtx.Row) error { return r.Scan(&found) },
+	})
+	return found, err
+}
+
+// era names what has expired from a log: it is the part of a manifest that a seal and
+// a merge hand on, and that every other change draws anew.
+func era(manifest stream.UUID) [8]byte { return [8]byte(manifest[8:]) }
+
+// inherit takes what old knows about segments into this view, which nobody else has
+// yet: the filters of segments that old had too, and its gate. ancestor says that old
+// has the runs of this log up to its head.
+//
+// What the gate then holds: every key of old's segments, and, added here, of its
+// exact set: of all its runs, but for what had expired from them. So it holds every
+// key of a segment
+//
+//   - that old had too: a segment never changes;
+//   - of runs of old's exact set alone;
+//   - of runs up to old's head, whoever sealed and merged them, if the same had
+//     expired as for old. (A database that went back may have made a segment live
+//     again whose keys old's gate has never seen.)
+//
+// Other segments are outside, and Rebuild reads them.
+//
+// The gate is taken out of old: what works on old in the background adds to old's
+// filters alone, and only as long as they are old's.
+func (v *View) inherit(old *View, ancestor bool) {
+	select {
+	case old.task <- struct{}{}: // nobody works on it
+		v.offered, old.offered = old.offered, offered{}
+		<-old.task
+	default:
+	}
+	old.copying.Lock()
+	defer old.copying.Unlock()
+	old.mu.Lock()
+	defer old.mu.Unlock()
+	had := make(map[stream.UUID]*Segment, len(old.segments))
+	for _, seg := range old.segments {
+		had[seg.ID] = seg
+	}
+	gate := old.gate
+	whole := gate != nil && era(v.manifest) == era(old.manifest)
+	if gate == nil {
+		gate = old.base
+	}
+	inside, outside := 0, 0
+	for _, seg := range v.segments {
+		before := had[seg.ID]
+		switch {
+		case before != nil:
+			seg.filter, seg.outside = before.filter, before.outside
+		case ancestor && seg.Last <= old.Head && (whole || seg.First > old.sealed):
+		default:
+			seg.outside = true
+		}
+		if seg.outside {
+			outside++
+		} else {
+			inside++
+		}
+	}
+	if gate == nil || inside == 0 {
+		return
+	}
+	old.gate, old.base = nil, nil
+	if old.building == gate {
+		old.building, old.ready = nil, 0
+	}
+	for _, g := range []*generation{old.fresh, old.sealing} {
+		if g != nil {
+			g.keys.each(gate.add)
+		}
+	}
+	if outside == 0 {
+		v.gate = gate
+	} else {
+		v.base = gate
+	}
+}

@@ -1,0 +1,194 @@
+package dedup
+
+import (
+	"testing"
+)
+
+// heirs is a topic log with keys 1 to 12 in three segments and 13 in a run, and the
+// view of a member that made them, with its gate.
+func heirs(t *testing.T) (*world, *View, map[int]bool) {
+	t.Helper()
+	w := newTopicWorld(t)
+	v, want := w.load(WholeTopic), map[int]bool{}
+	for n := 1; n <= 12; n++ {
+		want[n] = true
+		w.write(v, 'a', n)
+		if n%4 == 0 {
+			w.seal(v)
+		}
+	}
+	w.write(v, 'a', 13)
+	want[13] = true
+	if v.gate == nil || v.Stats().Segments != 3 {
+		t.Fatalf("%+v", v.Stats())
+	}
+	return w, v, want
+}
+
+// reload is what a member does whose view was dropped.
+func (w *world) reload(old *View) *View {
+	w.t.Helper()
+	v, err := w.store.Load(w.t.Context(), w.conn, patient, w.id, w.part(WholeTopic), old)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return v
+}
+
+// expire drops the oldest segment, as retention does.
+func (w *world) expire(v *View) {
+	w.t.Helper()
+	if err := w.store.swap(w.t.Context(), w.conn, patient, v, &swap{dead: v.segments[:1]}); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// TestInherit: what a view takes over from the one before it, after what others did
+// to the log. It must be exact at once, and after the Rebuild that it asks for; and
+// that must read no more than it has to.
+func TestInherit(t *testing.T) {
+	t.Parallel()
+	const nothing = -1
+	for _, c := range []struct {
+		name  string
+		story func(w *world, v *View, want map[int]bool)
+		gate  bool  // it is ready at once
+		read  int64 // keys that the Rebuild reads; nothing when there is none
+	}{
+		{"nothing happened", func(*world, *View, map[int]bool) {}, true, nothing},
+		{"somebody sealed what the view has", func(w *world, v *View, _ map[int]bool) {
+			o := w.load(WholeTopic)
+			w.seal(o)
+			w.clean(o)
+		}, true, 1},
+		{"somebody wrote, and sealed what the view has", func(w *world, v *View, want map[int]bool) {
+			o := w.load(WholeTopic)
+			w.seal(o)
+			w.write(o, 'b', 20)
+			want[20] = true
+		}, true, 1},
+		{"somebody merged", func(w *world, v *View, _ map[int]bool) { w.compact(w.load(WholeTopic)) }, true, 12},
+		{"somebody sealed beyond the view's head", func(w *world, v *View, want map[int]bool) {
+			o := w.load(WholeTopic)
+			w.write(o, 'b', 20)
+			w.write(o, 'b', 21)
+			want[20], want[21] = true, true
+			w.seal(o)
+			w.clean(o)
+		}, false, 3},
+		{"somebody sealed up to the view's head, and beyond it", func(w *world, v *View, want map[int]bool) {
+			o := w.load(WholeTopic)
+			w.seal(o)
+			w.write(o, 'b', 20)
+			want[20] = true
+			w.seal(o)
+		}, false, 2},
+		{"sealed beyond the view's head, and its run is pruned", func(w *world, v *View, want map[int]bool) {
+			o := w.load(WholeTopic)
+			w.write(o, 'b', 20)
+			want[20] = true
+			w.seal(o)
+			w.tidy(o)
+			w.Exec(w.t, "DELETE FROM "+w.Relation("runs")+" WHERE seq <= 13")
+		}, false, 2},
+		{"sealed beyond the view's head, and merged with what it has", func(w *world, v *View, want map[int]bool) {
+			o := w.load(WholeTopic)
+			w.write(o, 'b', 20)
+			want[20] = true
+			w.seal(o)
+			w.compact(o)
+		}, false, 10}, // the smallest three are merged
+		{
+			// Runs 12 and 13 are lost; others append their own under these numbers and
+			// seal them. The view's head is not below what is sealed, and its gate has
+			// never seen these keys.
+			"the runs of the view's last numbers are others now", func(w *world, v *View, want map[int]bool) {
+				w.write(v, 'a', 14)
+				back := w.backup()
+				w.write(v, 'a', 15)
+				back()
+				o := w.load(WholeTopic)
+				w.write(o, 'b', 20)
+				want[14], want[20] = true, true
+				w.seal(o)
+			}, false, 3,
+		},
+		{"something expired", func(w *world, v *View, want map[int]bool) {
+			w.expire(w.load(WholeTopic))
+			for n := 1; n <= 4; n++ {
+				delete(want, n)
+			}
+		}, true, nothing},
+		{"something expired, and the rest was merged", func(w *world, v *View, want map[int]bool) {
+			o := w.load(WholeTopic)
+			w.seal(o)
+			w.expire(o)
+			w.compact(o)
+			for n := 1; n <= 4; n++ {
+				delete(want, n)
+			}
+		}, false, 9},
+		{
+			// The view's gate was made when keys 1 to 4 had expired. The database loses
+			// that, and only that: the view's last run is there, and the keys are back.
+			"what had expired is back", func(w *world, v *View, _ map[int]bool) {
+				back := w.backup()
+				w.expire(v)
+				v.ungate()
+				w.rebuild(v)
+				back()
+			}, false, 4,
+		},
+		{
+			"what had expired is back, merged with the rest", func(w *world, v *View, _ map[int]bool) {
+				back := w.backup()
+				w.expire(v)
+				v.ungate()
+				w.rebuild(v)
+				back()
+				w.compact(w.load(WholeTopic))
+			}, false, 12,
+		},
+		{"the view had no gate", func(w *world, v *View, _ map[int]bool) {
+			w.compact(w.load(WholeTopic))
+			v.ungate()
+		}, false, 12},
+		{"the gate is full", func(w *world, v *View, _ map[int]bool) {
+			w.compact(w.load(WholeTopic))
+			v.gate.capacity = 1
+		}, true, 12},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			w, old, want := heirs(t)
+			c.story(w, old, want)
+			gate := old.gate
+			v := w.reload(old)
+			if (v.gate != nil) != c.gate || c.gate && (v.gate != gate || old.gate != nil) {
+				t.Errorf("gate %v, old's %v", v.gate != nil, old.gate != nil)
+			}
+			if diff := same(w.load(WholeTopic), v); diff != "" {
+				t.Error(diff)
+			}
+			w.knows(v, 30, want)
+			read := int64(nothing)
+			if v.Stats().Rebuild {
+				err := w.store.Rebuild(t.Context(), w.Conn(t), patient, v, func(done, total int64) {
+					read = total
+					w.knows(v, 30, want)
+				})
+				if err != nil {
+					t.Error(err)
+				}
+			}
+			if s := v.Stats(); read != c.read || s.Rebuild || v.gate == nil {
+				t.Errorf("%d keys read, want %d: %+v", read, c.read, s)
+			}
+			w.knows(v, 30, want)
+			w.seal(v)
+			w.compact(v)
+			w.knows(v, 30, want)
+			w.knows(w.reload(v), 30, want)
+		})
+	}
+}
