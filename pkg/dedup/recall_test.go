@@ -405,7 +405,7 @@ func TestRecalledSegmentsAreWhole(t *testing.T) {
 	w, _, _ := tierWorld(t)
 	w.Exec(t, "DELETE FROM "+w.Relation("blocks")+" WHERE first = (SELECT first FROM "+w.Relation("blocks")+" ORDER BY first LIMIT 1)")
 	next := w.load(0)
-	if err := w.store.Rebuild(t.Context(), w.conn, patient, next, nil); !errors.Is(err, ErrDropView) {
+	if err := w.store.Rebuild(t.Context(), w.conn, patient, next, nil); !errors.Is(err, ErrDamaged) {
 		t.Errorf("%v", err)
 	}
 	if s := next.Stats(); s.Ready != 0 || !s.Rebuild {
