@@ -69,7 +69,7 @@ func (v *View) inherit(old *View, ancestor bool) {
 	if gate == nil {
 		gate = old.base
 	}
-	inside, outside := 0, 0
+	var inside, outside, exact int64 // keys
 	for _, seg := range v.segments {
 		before := had[seg.ID]
 		switch {
@@ -80,9 +80,9 @@ func (v *View) inherit(old *View, ancestor bool) {
 			seg.outside = true
 		}
 		if seg.outside {
-			outside++
+			outside += seg.Keys
 		} else {
-			inside++
+			inside += seg.Keys
 		}
 	}
 	if gate == nil || inside == 0 {
@@ -95,8 +95,10 @@ func (v *View) inherit(old *View, ancestor bool) {
 	for _, g := range []*generation{old.fresh, old.sealing} {
 		if g != nil {
 			g.keys.each(gate.add)
+			exact += int64(g.keys.n)
 		}
 	}
+	gate.gone = max(gate.gone, gate.n-inside-exact) // others saw them expire
 	if outside == 0 {
 		v.gate = gate
 	} else {

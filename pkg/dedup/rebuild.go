@@ -14,12 +14,12 @@ import (
 	"effectonce/pkg/stream"
 )
 
-// Rebuild makes the gate, if the view has none or a full one, and filters for the
+// Rebuild makes the gate, if the view has none, or a full or faded one, and filters for the
 // segments that have none. It begins with the gate that the view inherited or that a
 // cache has (Cached), and reads the segments that are left: those without a filter,
 // and those with keys that this gate does not hold. It goes through these at once in
 // the order of keys: as long as there is no gate, look-ups trust the new one as far
-// as it has come. A full gate serves until the new one is ready. progress, which may
+// as it has come. An old gate serves until the new one is ready. progress, which may
 // be nil, is told keys read and keys to read in all.
 //
 // ErrDropView is Seal's. ErrDamaged says that a segment lacks keys: every attempt
@@ -138,7 +138,7 @@ type rebuilding struct {
 func (v *View) rebuild() *rebuilding {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	r := &rebuilding{manifest: v.manifest, segments: v.segments, good: v.gate != nil && !v.gate.full()}
+	r := &rebuilding{manifest: v.manifest, segments: v.segments, good: v.gate != nil && !v.gate.full() && !v.gate.faded()}
 	if v.gate != nil || v.base == nil {
 		return r
 	}

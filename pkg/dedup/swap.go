@@ -28,8 +28,8 @@ func newID() stream.UUID {
 	return u
 }
 
-// swap makes a change of the log's segments, a seal, a merge or an expiry, true: in the database, and behind its
-// COMMIT in memory. The view knows what it sent before it is sent, so whoever meets
+// swap makes a change of the log's segments, a seal, a merge or an expiry, true: in
+// the database, and behind its COMMIT in memory. The view knows what it sent before it is sent, so whoever meets
 // the new manifest first (a look-up, a catch-up) takes it at once.
 //
 //	COMMIT answered         the view takes it

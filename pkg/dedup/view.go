@@ -191,7 +191,7 @@ func (v *View) take(p *swap) {
 // next seal makes another.
 func (v *View) fade(dead []*Segment) {
 	if len(v.segments) == 0 {
-		v.gate = nil
+		v.gate, v.base = nil, nil
 		return
 	}
 	for _, seg := range dead {
