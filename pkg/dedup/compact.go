@@ -38,7 +38,7 @@ func (s *Store) Compact(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, 
 	}
 	seg, err := s.merge(ctx, conn, set, v.Log, inputs)
 	if short, ok := errors.AsType[*shortError](err); ok {
-		err = errors.Join(err, s.recount(ctx, conn, set, v, short.seg))
+		err = s.recount(ctx, conn, set, v, short.seg)
 	}
 	if err != nil {
 		return 0, err
@@ -133,7 +133,7 @@ func (b *builder) drain(ctx context.Context, sources []*source) error {
 	}
 }
 
-// shortError is a segment of which not all keys came.
+// shortError is a segment of which not all keys came: it has gone, or is damaged.
 type shortError struct {
 	seg *Segment
 	got int64
@@ -142,6 +142,8 @@ type shortError struct {
 func (e *shortError) Error() string {
 	return fmt.Sprintf("segment %s: %d of %d keys came", e.seg.ID, e.got, e.seg.Keys)
 }
+
+func (e *shortError) Unwrap() error { return ErrDropView }
 
 // source reads a segment's keys in order, some blocks a statement.
 type source struct {

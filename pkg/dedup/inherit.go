@@ -98,7 +98,7 @@ func (v *View) inherit(old *View, ancestor bool) {
 			exact += int64(g.keys.n)
 		}
 	}
-	gate.gone = max(gate.gone, gate.n-inside-exact) // others saw them expire
+	gate.gone = max(gate.gone, gate.n-inside-outside-exact) // others saw them expire
 	if outside == 0 {
 		v.gate = gate
 	} else {

@@ -4,22 +4,22 @@ import (
 	"testing"
 )
 
-// heirs is a topic log with keys 1 to 12 in three segments and 13 in a run, and the
+// heirs is a topic log with keys 1 to 16 in four segments and 17 in a run, and the
 // view of a member that made them, with its gate.
 func heirs(t *testing.T) (*world, *View, map[int]bool) {
 	t.Helper()
 	w := newTopicWorld(t)
 	v, want := w.load(WholeTopic), map[int]bool{}
-	for n := 1; n <= 12; n++ {
+	for n := 1; n <= 16; n++ {
 		want[n] = true
 		w.write(v, 'a', n)
 		if n%4 == 0 {
 			w.seal(v)
 		}
 	}
-	w.write(v, 'a', 13)
-	want[13] = true
-	if v.gate == nil || v.Stats().Segments != 3 {
+	w.write(v, 'a', 17)
+	want[17] = true
+	if v.gate == nil || v.Stats().Segments != 4 {
 		t.Fatalf("%+v", v.Stats())
 	}
 	return w, v, want
@@ -89,7 +89,7 @@ func TestInherit(t *testing.T) {
 			want[20] = true
 			w.seal(o)
 			w.tidy(o)
-			w.Exec(w.t, "DELETE FROM "+w.Relation("runs")+" WHERE seq <= 13")
+			w.Exec(w.t, "DELETE FROM "+w.Relation("runs")+" WHERE seq <= 17")
 		}, false, 2},
 		{"sealed beyond the view's head, and merged with what it has", func(w *world, v *View, want map[int]bool) {
 			o := w.load(WholeTopic)
@@ -99,17 +99,17 @@ func TestInherit(t *testing.T) {
 			w.compact(o)
 		}, false, 10}, // the smallest three are merged
 		{
-			// Runs 12 and 13 are lost; others append their own under these numbers and
-			// seal them. The view's head is not below what is sealed, and its gate has
-			// never seen these keys.
+			// Run 19 is lost; somebody appends another under that number and
+			// seals it. The view's head is not below what is sealed, and its gate has
+			// never seen that key.
 			"the runs of the view's last numbers are others now", func(w *world, v *View, want map[int]bool) {
-				w.write(v, 'a', 14)
+				w.write(v, 'a', 24)
 				back := w.backup()
-				w.write(v, 'a', 15)
+				w.write(v, 'a', 25)
 				back()
 				o := w.load(WholeTopic)
 				w.write(o, 'b', 20)
-				want[14], want[20] = true, true
+				want[24], want[20] = true, true
 				w.seal(o)
 			}, false, 3,
 		},
@@ -152,11 +152,11 @@ func TestInherit(t *testing.T) {
 		{"the view had no gate", func(w *world, v *View, _ map[int]bool) {
 			w.compact(w.load(WholeTopic))
 			v.ungate()
-		}, false, 12},
+		}, false, 16},
 		{"the gate is full", func(w *world, v *View, _ map[int]bool) {
 			w.compact(w.load(WholeTopic))
 			v.gate.capacity = 1
-		}, true, 12},
+		}, true, 16},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
