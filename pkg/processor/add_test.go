@@ -27,8 +27,8 @@ func keyless(t *testing.T) *committer {
 func TestASliceThatRepeatsTheOneBeforeIt(t *testing.T) {
 	t.Parallel()
 	c := keyless(t)
-	p := &part{q: &queue{claim: claimOf(1, 3)}}
-	p.fold.Reset(0)
+	p := &part{q: &queue{claim: claimOf(1, 3)}, log: &share{}}
+	p.log.fold.Reset(0)
 	p.to = p.q.claim.Next
 	for _, recs := range [][]*kgo.Record{recordsOf(0, 10), recordsOf(5, 10), recordsOf(0, 4)} {
 		c.add(p, recs)

@@ -27,17 +27,25 @@ func (c *committer) prepare(ctx context.Context, w *work) bool {
 	c.decoder.Reset()
 	c.faults = c.faults[:0]
 	c.horizon = time.Now().Add(ahead)
+	var log *share
 	for _, p := range w.parts {
 		p.lo, p.to, p.leaderEpoch = len(c.batch.Records), p.q.claim.Next, p.q.claim.LeaderEpoch
-		p.stop = nil
-		p.fold.Reset(p.lo)
+		p.stop, p.newest = nil, time.Time{}
+		if p.log != log {
+			log = p.log
+			log.lo = p.lo
+			log.fold.Reset(log.lo)
+		}
 		for _, recs := range p.recs {
 			if !c.add(p, recs) {
 				break
 			}
 		}
 		p.hi = len(c.batch.Records)
-		p.fold.Check(p.q.view)
+		log.hi = p.hi
+	}
+	for _, s := range w.logs {
+		s.fold.Check(s.scope.view)
 	}
 	if !c.lookUp(ctx, w) {
 		return false
@@ -55,16 +63,16 @@ func (c *committer) prepare(ctx context.Context, w *work) bool {
 // believed. It returns false when the work was put back.
 func (c *committer) lookUp(ctx context.Context, w *work) bool {
 	var open []*dedup.Fold
-	for _, p := range w.parts {
-		if p.fold.Open() {
-			open = append(open, &p.fold)
+	for _, s := range w.logs {
+		if s.fold.Open() {
+			open = append(open, &s.fold)
 		}
 	}
 	if len(open) > 0 && !c.askPostgres(ctx, w, open) {
 		return false
 	}
-	for _, p := range w.parts {
-		c.p.metrics.looked(&p.fold)
+	for _, s := range w.logs {
+		c.p.metrics.looked(&s.fold)
 	}
 	return true
 }
@@ -74,21 +82,18 @@ func (c *committer) askPostgres(ctx context.Context, w *work, open []*dedup.Fold
 		return c.p.log.LookUp(ctx, conn.Conn(), c.p.settings, open...)
 	})
 	if err != nil {
-		for _, p := range w.parts {
-			p.q.blame.tries++
-			c.p.say(p.q).Warn().Err(err).Msg("keys not looked up, trying again")
-			c.p.list.again(p, backoff(p.q.blame.tries))
-		}
+		c.failed(ctx, w, err)
 		return false
 	}
-	for _, f := range open {
-		if f.Open() { // the log's segments are not the view's any more
-			for _, p := range w.parts {
-				p.q.stale = p.q.stale || p.fold.Open()
-			}
-			c.again(w, 0)
-			return false
+	fits := true
+	for _, s := range w.logs {
+		if s.fold.Open() { // the log's segments are not the view's any more
+			s.scope.stale, fits = true, false
 		}
+	}
+	if !fits {
+		c.back(w)
+		return false
 	}
 	return true
 }
@@ -126,23 +131,23 @@ func (c *committer) append(p *part, r *kgo.Record) {
 			f = &stream.Fault{Stage: stream.StageDecode, Reason: "undecodable", Detail: err.Error()}
 		}
 		c.fault(i, *f)
-		p.fold.AddKeyless()
+		p.log.fold.AddKeyless()
 		return
 	}
 	key := row[c.p.keyAt:]
 	if len(key) == 0 {
-		p.fold.AddKeyless()
+		p.log.fold.AddKeyless()
 		return
 	}
 	fp, err := c.hasher.Key(key...)
 	switch {
 	case err == nil:
-		p.fold.Add(fp)
+		p.log.fold.Add(fp)
 	case c.p.cfg.KeyMissing == KeyCoordinates && (errors.Is(err, dedup.ErrMissing) || errors.Is(err, dedup.ErrNull)):
-		p.fold.Add(c.hasher.Coordinates(p.q.claim.Partition, r.Offset))
+		p.log.fold.Add(c.hasher.Coordinates(p.q.claim.Partition, r.Offset))
 	default:
 		c.fault(i, stream.Fault{Stage: stream.StageKey, Reason: err.Error(), Detail: "business key " + c.p.keyText()})
-		p.fold.AddKeyless()
+		p.log.fold.AddKeyless()
 	}
 }
 
@@ -156,7 +161,8 @@ func (c *committer) fault(i int, f stream.Fault) {
 // on one partition.
 func (c *committer) misplaced(r *kgo.Record) *rebalance.Cause {
 	p := c.p
-	if len(p.cfg.Key) == 0 || p.cfg.Partitioner == dedup.PartitionerNone {
+	t := p.topics[r.Topic]
+	if len(p.cfg.Key) == 0 || t.Scope == stream.ScopeTopic || p.cfg.Partitioner == dedup.PartitionerNone {
 		return nil
 	}
 	if r.Key == nil {
@@ -169,7 +175,7 @@ func (c *committer) misplaced(r *kgo.Record) *rebalance.Cause {
 			Fix:  "let producers key by the business key, or set null_kafka_key: allow if they place it consistently",
 		}
 	}
-	n := p.topics[r.Topic].Partitions
+	n := t.Partitions
 	if p.cfg.Partitioner.Partition(r.Key, n) == r.Partition {
 		return nil
 	}
@@ -210,7 +216,7 @@ func (c *committer) encode(w *work) {
 	c.batch.Skip = append(c.batch.Skip[:0], c.dead...)
 	for _, p := range w.parts {
 		for i := p.lo; i < p.hi; i++ {
-			c.batch.Skip[i] = c.dead[i] || p.fold.Duplicate(i)
+			c.batch.Skip[i] = c.dead[i] || p.log.fold.Duplicate(i)
 		}
 	}
 	unfit := map[int]stream.Fault{}
@@ -232,8 +238,8 @@ func (c *committer) encode(w *work) {
 // pick fills picks with the records to apply: of each key the first that is alive.
 func (c *committer) pick(w *work) {
 	c.picks = c.picks[:0]
-	for _, p := range w.parts {
-		c.picks = p.fold.Winners(c.picks, p.lo, p.hi, func(i int) bool { return c.dead[i] }, nil)
+	for _, s := range w.logs {
+		c.picks = s.fold.Winners(c.picks, s.lo, s.hi, func(i int) bool { return c.dead[i] }, nil)
 	}
 }
 

@@ -62,20 +62,23 @@ func (c *committer) do(ctx context.Context, w *work) {
 	if !c.current(ctx, w) {
 		return
 	}
-	if !c.prepare(ctx, w) {
-		return
+	start, err := time.Now(), errOvertaken
+	for errors.Is(err, errOvertaken) { // memory knows by now what others applied
+		if !c.prepare(ctx, w) {
+			return
+		}
+		if w = c.moving(w); len(w.parts) == 0 {
+			return
+		}
+		start = time.Now()
+		err = c.commit(ctx, w)
 	}
-	if w = c.moving(w); len(w.parts) == 0 {
-		return
-	}
-	start := time.Now()
-	err := c.commit(ctx, w)
 	if err != nil {
 		c.failed(ctx, w, err)
 		return
 	}
 	for _, p := range w.parts {
-		if p.run.Ranges[0].Applied > 0 { // isolation counts by itself: what failed last was behind what applied
+		if p.done.Applied > 0 { // isolation counts by itself: what failed last was behind what applied
 			p.q.blame.poison = 0
 		}
 	}
@@ -85,15 +88,15 @@ func (c *committer) do(ctx context.Context, w *work) {
 // current catches up the views that the watch or an unknown COMMIT left in doubt.
 // It returns false when the work was put back.
 func (c *committer) current(ctx context.Context, w *work) bool {
-	for _, p := range w.parts {
-		if !p.q.stale {
+	for _, s := range w.logs {
+		if !s.scope.stale {
 			continue
 		}
-		if len(w.parts) > 1 { // one by one, so that none holds up the others
+		if len(w.logs) > 1 { // one by one, so that none holds up the others
 			c.again(w, 0)
 			return false
 		}
-		return c.catchUp(ctx, p)
+		return c.catchUp(ctx, w)
 	}
 	return true
 }
@@ -101,16 +104,16 @@ func (c *committer) current(ctx context.Context, w *work) bool {
 // moving leaves out the parts that have nothing to commit: records below the
 // position, or a first record that stops the partition.
 func (c *committer) moving(w *work) *work {
-	left := &work{}
+	var parts []*part
 	for _, p := range w.parts {
 		if p.moves() {
-			left.parts = append(left.parts, p)
+			parts = append(parts, p)
 			continue
 		}
 		p.leaderEpoch = p.q.claim.LeaderEpoch
 		c.finish(p)
 	}
-	return left
+	return of(parts)
 }
 
 // finish returns a part to the list after its position moved, or when it had
@@ -161,26 +164,50 @@ func (c *committer) commit(ctx context.Context, w *work) error {
 // conclude is steps 3 and 4 and COMMIT, in one round trip behind the check of
 // deferred constraints; then memory learns.
 func (c *committer) conclude(ctx context.Context, tx *pgtx.Tx, w *work, xact string) error {
-	runs := make([]dedup.Run, len(w.parts))
-	for i, p := range w.parts {
-		p.count(c.dead, c.applied)
-		runs[i] = p.run
-		if mutant.LearnEarly {
-			p.q.view.LearnKeys(p.run.Fingerprints)
+	last := []pgtx.Statement{setConstraints}
+	if s := w.shared(); s != nil {
+		if err := c.hold(ctx, tx, s); err != nil {
+			tx.Rollback(ctx)
+			return err
+		}
+		last = nil
+	}
+	runs := w.runs(c.dead, c.applied)
+	if mutant.LearnEarly {
+		for _, r := range runs {
+			r.View.LearnKeys(r.Fingerprints)
 		}
 	}
-	last := []pgtx.Statement{setConstraints, c.p.log.Append(xact, runs)}
+	last = append(last, c.p.log.Append(xact, runs))
 	if letters, some := sink.DeadLetters(c.p.cfg.Schema, c.p.pipeline.ID, c.letters()); some {
 		last = append(last, letters)
 	}
 	if err := tx.Commit(ctx, last...); err != nil {
 		return err
 	}
-	for _, p := range w.parts {
-		p.q.view.Learn(p.run.ID, p.run.Fingerprints)
+	for _, r := range runs {
+		r.View.Learn(r.ID, r.Fingerprints)
 	}
 	return nil
 }
+
+// hold is step 3 for a log with many writers, where a moved head is the normal case:
+// it locks the log until COMMIT and learns what others have appended meanwhile. Keys
+// of the batch among it are errOvertaken; also those of records that the effect
+// refused, since what refused them may be the other copy's row.
+func (c *committer) hold(ctx context.Context, tx *pgtx.Tx, s *share) error {
+	if err := c.p.log.Hold(ctx, tx, s.scope.view, setConstraints); err != nil {
+		return err
+	}
+	if s.fold.Overtaken(func(i int) bool { return c.applied[i] || c.dead[i] }) {
+		return errOvertaken
+	}
+	return nil
+}
+
+// errOvertaken says that another member applied a key of this batch since the batch
+// was checked. The view knows it now: check again.
+var errOvertaken = errors.New("a key of the batch was applied by another member meanwhile")
 
 var setConstraints = pgtx.Statement{Step: pgtx.StepEffect, SQL: "SET CONSTRAINTS ALL IMMEDIATE"}
 
@@ -195,7 +222,7 @@ func (c *committer) fence(w *work, xact *string) pgtx.Statement {
 // committed tells everyone about a transaction that COMMIT was answered for.
 func (c *committer) committed(w *work, took time.Duration) {
 	for _, p := range w.parts {
-		c.p.metrics.committed(p.run.Ranges[0])
+		c.p.metrics.committed(p.done)
 		c.p.mark(p)
 		c.tellDead(p)
 		c.finish(p)
@@ -214,11 +241,29 @@ func (c *committer) failed(ctx context.Context, w *work, err error) {
 		c.resolve(ctx, w, err)
 		return
 	}
-	if len(w.parts) > 1 {
+	switch {
+	case v == LogMoved && len(w.logs) == 1:
+		c.catchUpAgain(ctx, w)
+	case accuses(v) && w.shared() != nil && c.overtaken(ctx, w):
+	case len(w.parts) > 1:
 		c.again(w, 0)
-		return
+	default:
+		c.judge(ctx, w.parts[0], v, step, err)
 	}
-	c.judge(ctx, w.parts[0], v, step, err)
+}
+
+// overtaken reports whether an effect may have been refused because another member
+// has applied the same key meanwhile: then no record is to blame, and the batch was
+// put back.
+func (c *committer) overtaken(ctx context.Context, w *work) bool {
+	if !c.catchUp(ctx, w) {
+		return true
+	}
+	if !w.shared().fold.Overtaken(func(int) bool { return true }) {
+		return false
+	}
+	c.back(w)
+	return true
 }
 
 // stepOf is the step an error happened in; before the first it is BEGIN.
@@ -236,9 +281,6 @@ func (c *committer) judge(ctx context.Context, p *part, v Verdict, step pgtx.Ste
 	case v == Suspect && b.suspect+1 < suspectAfter, v == Retry:
 	case v == Suspect, v == Isolate:
 		c.isolate(ctx, p)
-		return
-	case v == LogMoved:
-		c.catchUpAgain(ctx, p)
 		return
 	case v == Fenced:
 		c.p.say(p.q).Warn().Str("step", string(step)).Err(err).Msg("stale claim rejected by the fence")
@@ -283,40 +325,49 @@ func (c *committer) again(w *work, wait time.Duration) {
 	}
 }
 
+// back returns parts that were not tried.
+func (c *committer) back(w *work) {
+	for _, p := range w.parts {
+		c.p.list.back(p)
+	}
+}
+
 // backoff doubles from 50 ms to 10 s, with a half of jitter.
 func backoff(tries int) time.Duration {
 	d := min(50*time.Millisecond<<min(tries-1, 20), 10*time.Second)
 	return d/2 + mathrand.N(d/2)
 }
 
-// catchUp brings a view up to its log, in flight. It returns false when the part
-// was put back or its view sent to be loaded again.
-func (c *committer) catchUp(ctx context.Context, p *part) bool {
+// catchUp brings the view of a work's only log up to it, in flight. It returns false
+// when the work was put back.
+func (c *committer) catchUp(ctx context.Context, w *work) bool {
+	s := w.logs[0].scope
 	err := c.p.withConn(ctx, c.p.commits, func(conn *pgxpool.Conn) error {
-		return c.p.log.CatchUp(ctx, conn.Conn(), c.p.settings, c.p.pipeline.ID, p.q.claim.Partition, p.q.view)
+		return c.p.log.CatchUp(ctx, conn.Conn(), c.p.settings, c.p.pipeline.ID, s.name, s.view)
 	})
 	switch {
 	case err == nil:
-		p.q.stale = false
+		s.stale = false
 		return true
 	case errors.Is(err, dedup.ErrDropView):
-		c.p.say(p.q).Warn().Err(err).Msg("view dropped, loading it again")
-		p.q.stale = false
-		c.p.list.restore(p)
-		c.p.list.reload(p.q)
+		c.p.aboutScope(s).Debug().Err(err).Msg("view dropped, loading it again")
+		c.p.list.dropView(s)
+		c.back(w)
 	case errors.Is(err, dedup.ErrNoLog):
-		c.halt(p, rebalance.Cause{Code: "no_log", Text: err.Error(), Fix: "connect the right database"})
+		for _, p := range w.parts {
+			c.halt(p, rebalance.Cause{Code: "no_log", Text: err.Error(), Fix: "connect the right database"})
+		}
 	default:
-		p.q.blame.tries++
-		c.p.list.again(p, backoff(p.q.blame.tries))
+		s.stale = true
+		c.failed(ctx, w, err)
 	}
 	return false
 }
 
 // catchUpAgain answers "log moved": learn what lies between and check again.
-func (c *committer) catchUpAgain(ctx context.Context, p *part) {
-	if c.catchUp(ctx, p) {
-		c.p.list.again(p, 0)
+func (c *committer) catchUpAgain(ctx context.Context, w *work) {
+	if c.catchUp(ctx, w) {
+		c.back(w)
 	}
 }
 

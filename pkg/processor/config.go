@@ -82,6 +82,7 @@ type Config struct {
 
 	BatchRecords   int           // most records in a transaction, default 10,000
 	BatchBytes     int64         // most bytes in a transaction, default 8 MiB
+	BatchLinger    time.Duration // how long a batch below these waits for more, default 0
 	Inflight       int64         // most bytes polled and not committed, default 128 MiB
 	DedupMemory    int64         // bytes for business keys in memory; what is beyond is sealed into Postgres behind filters; 0: no bound, nothing is sealed
 	AuditRetention time.Duration // of the audit rows of sealed runs, default 7 days
@@ -134,6 +135,7 @@ func (c Config) Validate() error {
 	check(c.Postgres != nil, "postgres: a pool configuration is required")
 	check((c.Table == nil) != (c.Handler == nil), "sink: exactly one of Table and Handler is required")
 	check(c.BatchRecords > 0 && c.BatchBytes > 0, "batch: records and bytes are positive")
+	check(c.BatchLinger >= 0 && c.BatchLinger < time.Minute, "batch: linger is %s, at least 0 and below a minute", c.BatchLinger)
 	check(c.Inflight >= c.BatchBytes, "inflight: %d bytes are less than one batch of %d", c.Inflight, c.BatchBytes)
 	check(c.OnReset == "warn" || c.OnReset == "fail", "on_external_reset: %q is not warn or fail", c.OnReset)
 	check(c.Scope == stream.ScopePartition || c.Scope == stream.ScopeTopic, "scope: %q is not partition or topic", c.Scope)

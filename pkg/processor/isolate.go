@@ -18,6 +18,7 @@ import (
 type isolation struct {
 	c     *committer
 	p     *part
+	w     *work // it alone
 	tx    *pgtx.Tx
 	xact  string
 	done  [][]int // what was applied so far, to apply again on another connection
@@ -35,8 +36,8 @@ func (e *poisoned) Error() string { return e.err.Error() }
 // isolate runs one part in isolation mode and acts on the outcome.
 func (c *committer) isolate(ctx context.Context, p *part) {
 	poison, blamed, start := p.q.blame.poison, p.q.blame.blamed, time.Now()
-	err := c.tryIsolate(ctx, p)
-	w := &work{parts: []*part{p}}
+	w := of([]*part{p})
+	err := c.tryIsolate(ctx, w)
 	flood, flooded := errors.AsType[*poisoned](err)
 	switch {
 	case err == nil:
@@ -65,16 +66,17 @@ func (c *committer) failedIsolation(ctx context.Context, w *work, err error) {
 	c.failed(ctx, w, err)
 }
 
-func (c *committer) tryIsolate(ctx context.Context, p *part) error {
+func (c *committer) tryIsolate(ctx context.Context, w *work) error {
 	conn, err := c.p.commits.Acquire(ctx)
 	if err != nil {
 		return &pgtx.StepError{Step: pgtx.StepBegin, Err: err}
 	}
 	defer func() { conn.Release() }()
 	clear(c.applied)
-	s := &isolation{c: c, p: p}
+	p := w.parts[0]
+	s := &isolation{c: c, p: p, w: w}
 	for {
-		if s.tx, err = pgtx.Begin(ctx, conn.Conn(), c.p.settings, c.fence(&work{parts: []*part{p}}, &s.xact)); err != nil {
+		if s.tx, err = pgtx.Begin(ctx, conn.Conn(), c.p.settings, c.fence(w, &s.xact)); err != nil {
 			return err
 		}
 		err = s.replay(ctx)
@@ -95,7 +97,7 @@ func (c *committer) tryIsolate(ctx context.Context, p *part) error {
 		s.tx.Rollback(ctx)
 		return err
 	}
-	return c.conclude(ctx, s.tx, &work{parts: []*part{p}}, s.xact)
+	return c.conclude(ctx, s.tx, w, s.xact)
 }
 
 var errSessionLost = errors.New("the session was lost during isolation")
@@ -114,7 +116,7 @@ func (s *isolation) replay(ctx context.Context) error {
 // search applies the records of [lo, hi) that are alive and not applied yet.
 func (s *isolation) search(ctx context.Context, lo, hi int) error {
 	c := s.c
-	picks := s.p.fold.Winners(nil, lo, hi,
+	picks := s.p.log.fold.Winners(nil, lo, hi,
 		func(i int) bool { return c.dead[i] || c.batch.Skip[i] },
 		func(i int) bool { return c.applied[i] })
 	if len(picks) == 0 {
@@ -142,6 +144,9 @@ func (s *isolation) search(ctx context.Context, lo, hi int) error {
 		}
 		return s.halves(ctx, lo, s.split(picks, err), hi)
 	}
+	if err := s.overtaken(ctx); err != nil {
+		return err
+	}
 	if err := s.condemn(picks[0], err); err != nil {
 		return err
 	}
@@ -156,6 +161,23 @@ func (s *isolation) halves(ctx context.Context, lo, mid, hi int) error {
 		return err
 	}
 	return s.search(ctx, mid, hi)
+}
+
+// overtaken asks, before a record is condemned, whether its other copy was applied
+// by another member meanwhile. A session that is lost cannot ask: the log's lock at
+// the end does.
+func (s *isolation) overtaken(ctx context.Context) error {
+	log := s.w.shared()
+	if log == nil || s.lost() {
+		return nil
+	}
+	if err := s.c.p.log.Follow(ctx, s.tx, log.scope.view); err != nil {
+		return err
+	}
+	if log.fold.Overtaken(func(int) bool { return true }) {
+		return errOvertaken
+	}
+	return nil
 }
 
 func (s *isolation) lost() bool { return s.tx.Conn().IsClosed() }

@@ -15,30 +15,32 @@ import (
 // list is the ready list: the queues of all claims, and which of them a committer
 // may take. Hand-off to it never blocks.
 type list struct {
-	records int   // most in one transaction
-	size    int64 // most bytes in one transaction
-	bound   int64 // most bytes in flight in the process
+	records    int             // most in one transaction
+	size       int64           // most bytes in one transaction
+	bound      int64           // most bytes in flight in the process
+	linger     time.Duration   // how long a small batch waits for more
+	committers int             // of these, half may work for cold scopes
+	memory     int64           // bytes for the exact sets of all views
+	shared     map[string]bool // topics in scope topic
 
 	freed chan struct{} // bytes were freed
 
-	mu     sync.Mutex // guards what follows, and the queues
-	cond   *sync.Cond // the ready list grew, a view is to be loaded, or it closed
+	mu     sync.Mutex // guards what follows, the queues and the scopes
+	cond   *sync.Cond // something can be taken, loaded or tended, or the list closed
 	byName map[rebalance.Name]*queue
+	scopes map[stream.Partition]*scope
 	ready  []*queue
-	load   []*queue
-	tend   []*queue // views to be sealed, merged or given a filter
+	load   []*scope
+	tend   []*scope // views to be sealed, merged or given a filter
 	kept   map[stream.Partition]kept
 	bytes  int64
 	closed bool
-
-	committers int   // of these, half may work for cold queues
-	memory     int64 // bytes for the exact sets of all views
 }
 
 func newList(records int, size, bound int64) *list {
 	l := &list{
-		records: records, size: size, bound: bound, freed: make(chan struct{}, 1), byName: map[rebalance.Name]*queue{},
-		kept: map[stream.Partition]kept{}, committers: 1,
+		records: records, size: size, bound: bound, committers: 1, freed: make(chan struct{}, 1),
+		byName: map[rebalance.Name]*queue{}, scopes: map[stream.Partition]*scope{}, kept: map[stream.Partition]kept{},
 	}
 	l.cond = sync.NewCond(&l.mu)
 	return l
@@ -53,10 +55,7 @@ func (l *list) open(c stream.Claim) {
 	if old := l.byName[n]; old != nil {
 		l.discard(old)
 	}
-	q := &queue{name: n, claim: c, phase: loading}
-	l.byName[n] = q
-	l.load = append(l.load, q)
-	l.cond.Broadcast()
+	l.byName[n] = &queue{name: n, claim: c, scope: l.join(c)}
 }
 
 // drop forgets the queue of a claim. What is in flight finishes or is fenced.
@@ -71,23 +70,22 @@ func (l *list) drop(owner stream.UUID) {
 	}
 }
 
+// discard ends a queue. The bytes of a part in flight are freed when it lands.
 func (l *list) discard(q *queue) {
+	if q.gone {
+		return
+	}
 	q.gone = true
 	if l.byName[q.name] == q {
 		delete(l.byName, q.name)
 	}
 	l.ready = slices.DeleteFunc(l.ready, func(r *queue) bool { return r == q })
-	l.load = slices.DeleteFunc(l.load, func(r *queue) bool { return r == q })
-	l.tend = slices.DeleteFunc(l.tend, func(r *queue) bool { return r == q })
-	if q.untend != nil {
-		q.untend()
-	}
-	l.landed(q)
+	q.recs = nil
 	if q.phase != inFlight {
 		l.free(q, q.bytes)
-		l.keep(q)
 	}
-	q.recs = nil
+	q.scope.queues--
+	l.leave(q.scope)
 }
 
 func (l *list) free(q *queue, n int64) {
@@ -111,20 +109,45 @@ func (l *list) offer(n rebalance.Name, recs []*kgo.Record) (pause bool) {
 		return false
 	}
 	l.bytes += q.push(recs)
-	if q.phase == idle {
-		l.makeReady(q)
-	}
 	if q.bytes > l.bound/4 && !q.full {
-		q.full = true
-		return true
+		q.full, pause = true, true
 	}
-	return false
+	if q.phase == idle || q.phase == lingering {
+		l.settle(q)
+	}
+	return pause
+}
+
+// settle makes q ready if it has records, at once or when its batch has lingered.
+func (l *list) settle(q *queue) {
+	switch {
+	case len(q.recs) == 0:
+		q.phase, q.calm = idle, time.Now()
+	case l.linger == 0, q.full, q.bytes >= l.size, q.waiting() >= l.records:
+		l.makeReady(q)
+	case q.phase != lingering:
+		l.rest(q, lingering, l.linger)
+	}
 }
 
 func (l *list) makeReady(q *queue) {
 	q.phase = ready
 	l.ready = append(l.ready, q)
 	l.cond.Broadcast()
+}
+
+// rest makes q ready after a wait.
+func (l *list) rest(q *queue, as phase, wait time.Duration) {
+	q.phase = as
+	q.rests++
+	now := q.rests
+	time.AfterFunc(wait, func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if q.phase == as && q.rests == now && !q.gone {
+			l.makeReady(q)
+		}
+	})
 }
 
 // over reports whether more bytes are in flight than the bound allows.
@@ -139,95 +162,54 @@ func (l *list) over() bool {
 func (l *list) take() *work {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for !l.anyReady() && !l.closed {
+	w := &work{}
+	for !slices.ContainsFunc(l.ready, func(q *queue) bool { return l.may(q, w) }) && !l.closed {
 		l.cond.Wait()
 	}
 	if l.closed {
 		return nil
 	}
-	w := &work{}
 	records, size := l.records, l.size
 	for i := 0; i < len(l.ready) && records > 0 && size > 0; {
 		q := l.ready[i]
-		if (q.alone || q.cold) && len(w.parts) > 0 || q.cold && !l.roomForCold() {
+		if !l.may(q, w) {
 			i++
 			continue
 		}
-		if q.cold {
+		s := q.scope
+		if s.cold {
 			records = min(records, coldRecords)
 		}
 		l.ready = slices.Delete(l.ready, i, i+1)
 		q.phase = inFlight
-		q.stale, q.suspected = q.stale || q.suspected, false
+		s.stale, s.suspected = s.stale || s.suspected, false
+		s.parts++
 		recs, n, bytes := q.cut(records, size)
-		w.parts = append(w.parts, &part{q: q, recs: recs, bytes: bytes})
+		w.add(&part{q: q, recs: recs, bytes: bytes})
 		records -= n
 		size -= bytes
-		if q.alone || q.cold {
+		if q.alone || s.cold {
 			break
 		}
 	}
 	return w
 }
 
-// takeLoad waits for a claim whose view is to be loaded; nil when closed.
-func (l *list) takeLoad() *queue {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for len(l.load) == 0 && !l.closed {
-		l.cond.Wait()
+// may reports whether a committer may take a ready queue into w. A scope is in one
+// transaction at a time; one that other members write to as well has it alone.
+func (l *list) may(q *queue, w *work) bool {
+	s, first := q.scope, len(w.parts) == 0
+	switch {
+	case s.loading, s.parts > 0 && !w.has(s):
+		return false
+	case first:
+		return !s.cold || l.roomForCold()
+	case q.alone, s.cold:
+		return false
+	case s.shared(), w.logs[0].scope.shared():
+		return w.has(s)
 	}
-	if l.closed {
-		return nil
-	}
-	q := l.load[0]
-	l.load = l.load[1:]
-	return q
-}
-
-// loaded gives a claim its view: from now on it runs.
-func (l *list) loaded(q *queue, v *dedup.View) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if q.gone {
-		return
-	}
-	q.view = v
-	q.cold = v.Stats().Ready < 1
-	l.settle(q)
-	l.tendTo(q)
-}
-
-// reload sends a claim back to have its view loaded, with the records it has.
-func (l *list) reload(q *queue) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if q.gone {
-		l.free(q, q.bytes)
-		return
-	}
-	l.landed(q)
-	if q.untend != nil { // its swaps would make the new view one of other segments
-		q.untend()
-	}
-	q.phase, q.view, q.tired = loading, nil, false
-	l.load = append(l.load, q)
-	l.cond.Broadcast()
-}
-
-// reloadAfter tries to load a claim's view again after a wait.
-func (l *list) reloadAfter(q *queue, wait time.Duration) {
-	time.AfterFunc(wait, func() { l.reload(q) })
-}
-
-// settle makes q ready if it has records.
-func (l *list) settle(q *queue) {
-	if len(q.recs) > 0 {
-		l.makeReady(q)
-		return
-	}
-	q.phase = idle
-	q.calm = time.Now()
+	return true
 }
 
 // committed moves the claim's position and frees what was in flight. It reports
@@ -248,17 +230,10 @@ func (l *list) committed(p *part) (resume bool) {
 	if p.stop != nil {
 		l.discard(q)
 	}
-	if !q.gone && !q.tending && (l.memory > 0 && int64(q.view.Keys()) >= l.sealAt() || q.view.Eager()) {
-		l.tendTo(q)
+	if s := q.scope; !s.tending && (l.memory > 0 && int64(s.view.Keys()) >= l.sealAt() || s.view.Eager()) {
+		l.tendTo(s)
 	}
-	return l.back(q)
-}
-
-// back returns a queue from its committer to the list.
-func (l *list) back(q *queue) (resume bool) {
-	l.landed(q)
-	if q.gone {
-		l.free(q, q.bytes)
+	if !l.land(q) {
 		return false
 	}
 	l.settle(q)
@@ -269,15 +244,36 @@ func (l *list) back(q *queue) (resume bool) {
 	return false
 }
 
-// again puts a part that was not committed back to the front of its queue, to run
-// alone until it succeeded once, after a wait.
+// land ends the flight of a queue's part, whatever became of it. It reports whether
+// the queue is still there.
+func (l *list) land(q *queue) bool {
+	if q.gone {
+		l.free(q, q.bytes)
+	}
+	q.phase = idle
+	q.scope.parts--
+	l.leave(q.scope)
+	l.cond.Broadcast() // the scope's other queues may be taken now
+	return !q.gone
+}
+
+// back returns a part that was not tried: it is ready again.
+func (l *list) back(p *part) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.land(p.q) {
+		p.q.recs = append(p.recs, p.q.recs...)
+		l.makeReady(p.q)
+	}
+}
+
+// again returns a part that was not committed: it is ready after a wait, and runs
+// alone until it succeeded once.
 func (l *list) again(p *part, wait time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	q := p.q
-	l.landed(q)
-	if q.gone {
-		l.free(q, q.bytes)
+	if !l.land(q) {
 		return
 	}
 	q.recs = append(p.recs, q.recs...)
@@ -286,23 +282,7 @@ func (l *list) again(p *part, wait time.Duration) {
 		l.makeReady(q)
 		return
 	}
-	q.phase = resting
-	time.AfterFunc(wait, func() {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		if q.phase == resting && !q.gone {
-			l.makeReady(q)
-		}
-	})
-}
-
-// restore puts a part's records back to the front of its queue, still in flight.
-func (l *list) restore(p *part) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if !p.q.gone {
-		p.q.recs = append(p.recs, p.q.recs...)
-	}
+	l.rest(q, resting, wait)
 }
 
 // release ends a part whose claim is over, and its queue with it: the group may have
@@ -311,7 +291,7 @@ func (l *list) release(p *part) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.discard(p.q)
-	l.free(p.q, p.q.bytes)
+	l.land(p.q)
 }
 
 // close lets committers and loaders end once what they have is done.
@@ -322,7 +302,7 @@ func (l *list) close() {
 	l.cond.Broadcast()
 }
 
-// resting claims, as the watch compares them with the database.
+// held is a claim at rest, as the watch compares it with the database.
 type held struct {
 	q     *queue
 	claim stream.Claim
@@ -330,14 +310,14 @@ type held struct {
 	head  stream.UUID
 }
 
-// quiet returns the claims that have nothing in flight, with what memory knows.
+// quiet returns the claims whose scope has nothing in flight, with what memory knows.
 func (l *list) quiet() []held {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var hs []held
 	for _, q := range l.byName {
-		if q.phase != inFlight && q.view != nil {
-			hs = append(hs, held{q, q.claim, q.view.Log, q.view.HeadID})
+		if s := q.scope; s.parts == 0 && !s.loading {
+			hs = append(hs, held{q, q.claim, s.view.Log, s.view.HeadID})
 		}
 	}
 	return hs
@@ -347,23 +327,16 @@ func (l *list) quiet() []held {
 func (l *list) unchanged(h held) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return !h.q.gone && h.q.phase != inFlight && h.q.view != nil && h.q.claim == h.claim
-}
-
-// suspectLog makes the claim catch its view up before its next batch; the one in
-// flight is left alone.
-func (l *list) suspectLog(q *queue) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	q.suspected = true
+	s := h.q.scope
+	return !h.q.gone && s.parts == 0 && !s.loading && s.view.HeadID == h.head && h.q.claim == h.claim
 }
 
 // standing is a queue as status and metrics show it.
 type standing struct {
 	claim   stream.Claim
-	phase   phase
 	records int
-	view    dedup.Stats
+	scope   stream.Partition
+	view    dedup.Stats // of its scope
 	tries   int
 	newest  time.Time
 }
@@ -373,15 +346,12 @@ func (l *list) standings() (map[rebalance.Name]standing, int64) {
 	defer l.mu.Unlock()
 	out := make(map[rebalance.Name]standing, len(l.byName))
 	for n, q := range l.byName {
-		s := standing{claim: q.claim, phase: q.phase, newest: q.newest}
-		for _, r := range q.recs {
-			s.records += len(r)
-		}
+		s := standing{claim: q.claim, newest: q.newest, records: q.waiting(), scope: q.scope.name}
 		if q.phase != inFlight { // then it is the committer's
 			s.tries = q.blame.tries
 		}
-		if q.view != nil {
-			s.view = q.view.Stats()
+		if !q.scope.loading {
+			s.view = q.scope.view.Stats()
 		}
 		out[n] = s
 	}

@@ -50,12 +50,12 @@ func TestTheWatchLeavesAQueueInFlightAlone(t *testing.T) {
 		l := newList(10, 1<<20, 1<<30)
 		q := running(l, 1)
 		l.offer(nameOf(1), recordsOf(0, 3))
-		q.stale = true
+		q.scope.stale = true
 		p := l.take().parts[0]
-		go l.suspectLog(q)
-		stale := p.q.stale // as a committer reads it: with the queue in flight, without the lock
+		go l.suspectLog(q.scope)
+		stale := p.q.scope.stale // as a committer reads it: with the queue in flight, without the lock
 		synctest.Wait()
-		if !stale || !p.q.stale {
+		if !stale || !p.q.scope.stale {
 			t.Error("a view in doubt is trusted again")
 		}
 	})

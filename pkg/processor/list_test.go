@@ -37,9 +37,8 @@ const recordSize = 100 + overhead
 // running opens a claim and gives it a view.
 func running(l *list, owner byte) *queue {
 	l.open(claimOf(owner, 0))
-	q := l.takeLoad()
-	l.loaded(q, &dedup.View{})
-	return q
+	l.loaded(l.takeLoad(), &dedup.View{})
+	return l.byName[nameOf(owner)]
 }
 
 func TestTakeCombinesSmallAndCutsBig(t *testing.T) {
@@ -103,8 +102,8 @@ func TestBytesAreFreedHoweverAPartEnds(t *testing.T) {
 		"replaced, committed":  func(l *list, w *work) { l.open(claimOf(1, 9)); l.committed(w.parts[0]) },
 		"put back, dropped":    func(l *list, w *work) { l.again(w.parts[0], 0); l.drop(stream.UUID{1}) },
 		"resting, dropped":     func(l *list, w *work) { l.again(w.parts[0], time.Hour); l.drop(stream.UUID{1}) },
-		"restored and dropped": func(l *list, w *work) { l.restore(w.parts[0]); l.reload(w.parts[0].q); l.drop(stream.UUID{1}) },
-		"dropped and reloaded": func(l *list, w *work) { l.drop(stream.UUID{1}); l.restore(w.parts[0]); l.reload(w.parts[0].q) },
+		"reloaded and dropped": func(l *list, w *work) { l.dropView(w.logs[0].scope); l.back(w.parts[0]); l.drop(stream.UUID{1}) },
+		"dropped and reloaded": func(l *list, w *work) { l.drop(stream.UUID{1}); l.dropView(w.logs[0].scope); l.back(w.parts[0]) },
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			l := newList(10, 1<<20, 1<<30)
@@ -131,16 +130,19 @@ func TestQueueBelongsToOneClaim(t *testing.T) {
 	second := claimOf(1, 10)
 	second.Owner = stream.UUID{9}
 	l.open(second) // taken over again while the old claim's transaction is in flight
-	q := l.takeLoad()
-	l.loaded(q, &dedup.View{})
+	q := l.byName[nameOf(1)]
 	w.parts[0].to = 10
 	l.committed(w.parts[0])
 	if len(q.recs) != 0 || q.claim.Next != 10 || len(l.ready) != 0 {
 		t.Error("records or the position of the old claim reached the new one")
 	}
 	l.offer(nameOf(1), recordsOf(10, 1))
-	if got := l.take(); got.parts[0].q != q || first(got.parts[0]) != 10 {
+	got := l.take()
+	if got.parts[0].q != q || first(got.parts[0]) != 10 {
 		t.Error("the new claim does not get its own records")
+	}
+	if !got.logs[0].scope.stale {
+		t.Error("the view is not caught up under the new claim")
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"effectonce/pkg/dedup"
 	"effectonce/pkg/rebalance"
+	"effectonce/pkg/stream"
 )
 
 // metrics are the counters of one pipeline. No label comes from a record.
@@ -109,6 +110,7 @@ func (c *standingsCollector) Collect(ch chan<- prometheus.Metric) {
 	states := map[rebalance.State]int{rebalance.Running: 0, rebalance.Waiting: 0, rebalance.Stopped: 0}
 	standings, bytes := c.p.list.standings()
 	var sum dedup.Stats
+	counted := map[stream.Partition]bool{} // scopes: partitions may share one
 	for _, h := range c.p.group.Held() {
 		states[h.State]++
 		number := strconv.Itoa(int(h.Name.Number))
@@ -119,12 +121,15 @@ func (c *standingsCollector) Collect(ch chan<- prometheus.Metric) {
 		if !ok {
 			continue
 		}
-		sum.Keys += s.view.Keys
-		sum.Sealed += s.view.Sealed
-		sum.Bytes += s.view.Bytes
-		sum.Segments += s.view.Segments
-		sum.Gate += s.view.Gate
-		sum.Capacity += s.view.Capacity
+		if !counted[s.scope] {
+			counted[s.scope] = true
+			sum.Keys += s.view.Keys
+			sum.Sealed += s.view.Sealed
+			sum.Bytes += s.view.Bytes
+			sum.Segments += s.view.Segments
+			sum.Gate += s.view.Gate
+			sum.Capacity += s.view.Capacity
+		}
 		if end, ok := c.p.health.end(h.Name); ok {
 			lag := max(end-s.claim.Next, 0)
 			gauge(lagRecords, float64(lag), h.Name.Topic, number)

@@ -27,6 +27,7 @@ import (
 	"effectonce/pkg/offsets"
 	"effectonce/pkg/rebalance"
 	"effectonce/pkg/sink"
+	"effectonce/pkg/stream"
 )
 
 // reach bounds one attempt to reach a dependency.
@@ -76,7 +77,8 @@ func open(ctx context.Context, cfg Config) (_ *Processor, err error) {
 		suspicious: make(chan struct{}, 1),
 	}
 	p.loop = &loop{p: p, wake: func() {}}
-	p.list.committers, p.list.memory = cfg.Committers, cfg.DedupMemory/2 // the other half is the filters'
+	p.list.committers, p.list.linger = cfg.Committers, cfg.BatchLinger
+	p.list.memory = cfg.DedupMemory / 2 // the other half is the filters'
 	defer func() {
 		if err != nil {
 			p.close(ctx)
@@ -171,6 +173,10 @@ func (p *Processor) openKafka(ctx context.Context) error {
 	if err := p.openPools(ctx); err != nil {
 		return fmt.Errorf("postgres: %w", err)
 	}
+	p.list.shared = map[string]bool{}
+	for _, t := range p.topics {
+		p.list.shared[t.Name] = t.Scope == stream.ScopeTopic
+	}
 	p.metrics = newMetrics(p.cfg.Registry)
 	if err := p.join(ctx); err != nil {
 		return fmt.Errorf("kafka: %w", err)
@@ -257,6 +263,9 @@ func (p *Processor) registerTopic(ctx context.Context, tx *pgtx.Tx, adm *kadm.Cl
 	}
 	if err := p.offsets.Create(ctx, tx, p.pipeline.ID, row, starts); err != nil {
 		return err
+	}
+	if t.Scope == stream.ScopeTopic {
+		return p.log.CreateTopic(ctx, tx, p.pipeline.ID, t.ID, t.Generation)
 	}
 	return p.log.Create(ctx, tx, p.pipeline.ID, t.ID, 0, t.Partitions, t.Generation)
 }

@@ -163,38 +163,60 @@ func (p *Processor) about(c stream.Claim) *zerolog.Logger {
 	return &l
 }
 
+// aboutScope is the logger with a scope's keys.
+func (p *Processor) aboutScope(s *scope) *zerolog.Logger {
+	with := p.logger.With().Str("topic", s.topic)
+	if !s.shared() {
+		with = with.Int32("partition", s.name.Number)
+	}
+	l := with.Logger()
+	return &l
+}
+
 // loaders is how many views are loaded at once.
 const loaders = 2
 
 // loadViews loads the views of new claims until the list is closed.
 func (p *Processor) loadViews(ctx context.Context) error {
-	for q := p.list.takeLoad(); q != nil; q = p.list.takeLoad() {
-		p.loadView(ctx, q)
+	for s := p.list.takeLoad(); s != nil; s = p.list.takeLoad() {
+		p.loadView(ctx, s)
 	}
 	return nil
 }
 
-func (p *Processor) loadView(ctx context.Context, q *queue) {
-	start := time.Now()
-	v := p.list.reuse(q.claim.Partition)
+// loadView brings a scope's view up to its log, or loads it. What it was before is
+// used as far as the log proves it.
+func (p *Processor) loadView(ctx context.Context, s *scope) {
+	start, old, v := time.Now(), s.view, s.view
 	err := p.withConn(ctx, p.background, func(conn *pgxpool.Conn) (err error) {
-		if v != nil && p.log.CatchUp(ctx, conn.Conn(), p.settings, p.pipeline.ID, q.claim.Partition, v) == nil {
-			return nil // it knows what it knew, and what came since
+		if old != nil && p.log.CatchUp(ctx, conn.Conn(), p.settings, p.pipeline.ID, s.name, old) == nil {
+			return nil
 		}
-		v, err = p.log.Load(ctx, conn.Conn(), p.settings, p.pipeline.ID, q.claim.Partition, v)
+		v, err = p.log.Load(ctx, conn.Conn(), p.settings, p.pipeline.ID, s.name, old)
 		return err
 	})
 	switch {
 	case err == nil:
-		s := v.Stats()
-		p.say(q).Info().Int("keys", s.Keys).Int64("sealed", s.Sealed).Dur("took", time.Since(start)).Msg("view loaded")
-		p.list.loaded(q, v)
+		if v != old {
+			st := v.Stats()
+			p.aboutScope(s).Info().Int("keys", st.Keys).Int64("sealed", st.Sealed).Dur("took", time.Since(start)).Msg("view loaded")
+		}
+		p.list.loaded(s, v)
+	case errors.Is(err, dedup.ErrDamaged):
+		p.stopScope(s, damaged(err))
 	case errors.Is(err, dedup.ErrNoLog), errors.Is(err, dedup.ErrDropView):
-		p.group.Stop(q.claim, rebalance.Cause{
+		p.stopScope(s, rebalance.Cause{
 			Code: "no_log", Text: err.Error(), Fix: "the database is not the one this pipeline wrote, or its runs were deleted by hand",
 		})
 	case ctx.Err() == nil:
-		p.say(q).Warn().Err(err).Msg("view not loaded, trying again")
-		p.list.reloadAfter(q, backoff(4))
+		p.aboutScope(s).Warn().Err(err).Msg("view not loaded, trying again")
+		p.list.reloadAfter(s, backoff(4))
+	}
+}
+
+// stopScope stops all partitions held under a scope.
+func (p *Processor) stopScope(s *scope, c rebalance.Cause) {
+	for _, claim := range p.list.claims(s) {
+		p.group.Stop(claim, c)
 	}
 }

@@ -5,7 +5,6 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
-	"effectonce/pkg/dedup"
 	"effectonce/pkg/rebalance"
 	"effectonce/pkg/stream"
 )
@@ -14,11 +13,11 @@ import (
 type phase uint8
 
 const (
-	loading  phase = iota // claimed, its view is not in memory yet
-	idle                  // nothing to do
-	ready                 // on the ready list
-	inFlight              // a committer has it
-	resting               // failed, waits before it is ready again
+	idle      phase = iota // nothing to do
+	lingering              // waits for a larger batch
+	ready                  // on the ready list
+	inFlight               // a committer has it
+	resting                // failed, waits before it is ready again
 )
 
 // queue holds the records polled under one claim. The list's mutex guards it, but
@@ -30,19 +29,12 @@ type queue struct {
 	recs  [][]*kgo.Record
 	bytes int64 // of recs and of what is in flight
 	full  bool  // its fetching is paused
-	cold  bool  // its view has no filter yet: unknown keys are looked up in Postgres
-
-	suspected bool // stale from the next taking on
-
-	tending bool   // its view is worked on in the background, or waits for it
-	tired   bool   // that failed: it is not worked on for a while
-	untend  func() // ends that work when the claim or the view goes
+	scope *scope
+	rests int // how often it waited: an older wait does not end this one
 
 	// The committer's while in flight, the list's otherwise.
 	claim  stream.Claim // Next is the position
-	view   *dedup.View
-	stale  bool // the log may have moved: catch up first
-	alone  bool // commits alone until it succeeded once
+	alone  bool         // commits alone until it succeeded once
 	blame  blame
 	newest time.Time // record time of the last commit
 	calm   time.Time // when it last had nothing left
@@ -65,6 +57,14 @@ func (q *queue) push(recs []*kgo.Record) int64 {
 	}
 	q.recs = append(q.recs, recs)
 	q.bytes += n
+	return n
+}
+
+// waiting is the number of records not in flight.
+func (q *queue) waiting() (n int) {
+	for _, s := range q.recs {
+		n += len(s)
+	}
 	return n
 }
 

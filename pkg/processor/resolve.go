@@ -44,8 +44,8 @@ func (c *committer) settle(ctx context.Context, p *part, row offsets.Row, cause 
 	switch outcome {
 	case "committed":
 		// It is done, but what memory would learn is read from the table.
-		p.q.stale = true
-		c.p.metrics.committed(p.run.Ranges[0])
+		p.q.scope.stale = true
+		c.p.metrics.committed(p.done)
 		c.p.mark(p)
 		c.tellDead(p)
 		c.finish(p)

@@ -3,117 +3,38 @@ package processor
 import (
 	"context"
 	"errors"
-	"math"
-	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"effectonce/pkg/dedup"
-	"effectonce/pkg/stream"
+	"effectonce/pkg/rebalance"
 )
 
 const (
-	coldRecords = 1000            // most records in a transaction whose unknown keys are looked up
-	keepers     = 2               // views tended at once
-	keptFor     = 5 * time.Minute // how long the view of a partition that went away is kept
-	keyBytes    = 27              // of memory a key in an exact set takes, growth included
-	leastSeal   = 1000            // keys; below, a segment is not worth its row
-	mostSeal    = 1_000_000       // keys
+	coldRecords = 1000 // most records in a transaction whose unknown keys are looked up
+	keepers     = 2    // views tended at once
+	busyWait    = 5 * time.Second
 )
 
-// kept is the view of a partition that went away: when it comes back, the view
-// catches up from its head_id instead of being loaded.
-type kept struct {
-	view *dedup.View
-	end  *time.Timer // drops it
-}
-
-// keep remembers a discarded queue's view for a while. One with a batch in flight is
-// not kept: the batch may yet append to it.
-func (l *list) keep(q *queue) {
-	if q.view == nil {
+// tendTo puts a scope's view on the list of those to be worked on.
+func (l *list) tendTo(s *scope) {
+	if s.tending || s.tired || s.closed || s.loading || l.memory == 0 && s.view.Stats().Segments == 0 {
 		return
 	}
-	p, v := q.claim.Partition, q.view
-	v.Forget(time.Now())
-	if old := l.kept[p]; old.view != nil {
-		old.end.Stop()
-	}
-	l.kept[p] = kept{v, time.AfterFunc(keptFor, func() {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		if l.kept[p].view == v {
-			delete(l.kept, p)
-		}
-	})}
-}
-
-// reuse hands out a partition's kept view, nil if there is none.
-func (l *list) reuse(p stream.Partition) *dedup.View {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	k := l.kept[p]
-	if k.view != nil {
-		k.end.Stop()
-		delete(l.kept, p)
-	}
-	return k.view
-}
-
-// sealAt is how many keys an exact set may hold before it is sealed: the memory is
-// shared by all views held, so the more scopes, the smaller the seals. Without a
-// bound nothing is ever sealed.
-func (l *list) sealAt() int64 {
-	if l.memory == 0 {
-		return math.MaxInt64
-	}
-	return min(max(l.memory/keyBytes/int64(max(len(l.byName), 1)), leastSeal), mostSeal)
-}
-
-// roomForCold reports whether one more committer may work for a view without a
-// filter: at most half of them do.
-func (l *list) roomForCold() bool {
-	n := 0
-	for _, q := range l.byName {
-		if q.cold && q.phase == inFlight {
-			n++
-		}
-	}
-	return n < max(l.committers/2, 1)
-}
-
-// landed wakes committers that wait for one less to work for cold queues.
-func (l *list) landed(q *queue) {
-	if q.cold {
-		l.cond.Broadcast()
-	}
-}
-
-// anyReady reports whether take has something to take.
-func (l *list) anyReady() bool {
-	return slices.ContainsFunc(l.ready, func(q *queue) bool { return !q.cold }) || len(l.ready) > 0 && l.roomForCold()
-}
-
-// tendTo puts a claim's view on the list of those to be worked on.
-func (l *list) tendTo(q *queue) {
-	if q.tending || q.tired || q.gone || q.view == nil || l.memory == 0 && q.view.Stats().Segments == 0 {
-		return
-	}
-	q.tending = true
-	l.tend = append(l.tend, q)
+	s.tending = true
+	l.tend = append(l.tend, s)
 	l.cond.Broadcast()
 }
 
 // tending is one view to be worked on.
 type tending struct {
-	q     *queue
-	claim stream.Claim // as it was then
-	view  *dedup.View  // nil when it is being loaded again
+	scope *scope
+	view  *dedup.View // nil when it is being loaded again
 }
 
 // takeTend waits for a view to be worked on; false when closed. The context ends
-// when its claim goes.
+// when the view goes.
 func (l *list) takeTend(ctx context.Context) (tending, context.Context, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -123,11 +44,14 @@ func (l *list) takeTend(ctx context.Context) (tending, context.Context, bool) {
 	if l.closed {
 		return tending{}, ctx, false
 	}
-	q := l.tend[0]
+	s := l.tend[0]
 	l.tend = l.tend[1:]
 	life, end := context.WithCancel(ctx)
-	q.untend = end
-	return tending{q, q.claim, q.view}, life, true
+	s.untend = end
+	if s.loading {
+		return tending{s, nil}, life, true
+	}
+	return tending{s, s.view}, life, true
 }
 
 // tended ends the work on a view; again puts it back on the list after a wait, and
@@ -135,22 +59,24 @@ func (l *list) takeTend(ctx context.Context) (tending, context.Context, bool) {
 func (l *list) tended(t tending, again time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	q := t.q
-	q.untend()
-	q.untend, q.tending = nil, false
-	q.cold = q.cold && q.view != nil && q.view.Stats().Ready < 1
-	l.cond.Broadcast()
-	if q.view != nil && q.view != t.view { // loaded again meanwhile: this one was not tended
-		l.tendTo(q)
+	s := t.scope
+	s.untend()
+	s.untend, s.tending = nil, false
+	if s.loading { // it is tended when it is loaded
 		return
 	}
-	if again > 0 && q.view == t.view {
-		q.tired = true
+	s.cold = s.cold && s.view.Stats().Ready < 1
+	l.cond.Broadcast()
+	switch {
+	case s.view != t.view: // loaded again meanwhile: this one was not tended
+		l.tendTo(s)
+	case again > 0:
+		s.tired = true
 		time.AfterFunc(again, func() {
 			l.mu.Lock()
 			defer l.mu.Unlock()
-			q.tired = false
-			l.tendTo(q)
+			s.tired = false
+			l.tendTo(s)
 		})
 	}
 }
@@ -174,7 +100,7 @@ func (p *Processor) tend(ctx context.Context) error {
 // tendView does what one view needs, and says when to come back.
 func (p *Processor) tendView(ctx context.Context, t tending) (again time.Duration) {
 	err := p.withConn(ctx, p.background, func(conn *pgxpool.Conn) error {
-		k := keeper{p, t.claim, t.view, conn}
+		k := keeper{p, t.scope, t.view, conn}
 		for _, step := range []func(context.Context) error{k.filter, k.seal, k.merge, k.clean, k.prune, k.whole} {
 			if err := step(ctx); err != nil {
 				return err
@@ -185,17 +111,30 @@ func (p *Processor) tendView(ctx context.Context, t tending) (again time.Duratio
 	switch {
 	case err == nil, ctx.Err() != nil:
 		return 0
+	case errors.Is(err, dedup.ErrBusy): // another member is at it
+		return busyWait
+	case errors.Is(err, dedup.ErrDamaged):
+		p.stopScope(t.scope, damaged(err))
+		return 0
 	case errors.Is(err, dedup.ErrDropView): // somebody else changed the log
-		p.list.suspectLog(t.q)
+		p.list.suspectLog(t.scope)
 	}
-	p.about(t.claim).Warn().Err(err).Msg("view not tended, trying again")
+	p.aboutScope(t.scope).Warn().Err(err).Msg("view not tended, trying again")
 	return backoff(8)
+}
+
+// damaged is the cause of a log whose segments are not what they were written as.
+func damaged(err error) rebalance.Cause {
+	return rebalance.Cause{
+		Code: "damaged_log", Text: err.Error(),
+		Fix: "keys are missing from the dedup store: run processor dedup check, and restore its tables together with the positions and the effects",
+	}
 }
 
 // keeper does the steps of one tending.
 type keeper struct {
 	p     *Processor
-	claim stream.Claim
+	scope *scope
 	v     *dedup.View
 	conn  *pgxpool.Conn
 }
@@ -208,14 +147,14 @@ func (k keeper) filter(ctx context.Context) error {
 	err := k.p.log.Rebuild(ctx, k.conn.Conn(), k.p.settings, k.v, func(done, total int64) {
 		if time.Since(told) > 5*time.Second {
 			told = time.Now()
-			k.p.about(k.claim).Info().Int64("keys", done).Int64("of", total).Msg("filter is being rebuilt")
+			k.p.aboutScope(k.scope).Info().Int64("keys", done).Int64("of", total).Msg("filter is being rebuilt")
 		}
 	})
 	if err != nil {
 		return err
 	}
 	k.p.metrics.rebuilds.Observe(time.Since(start).Seconds())
-	k.p.about(k.claim).Info().Int64("keys", k.v.Stats().Sealed).Dur("took", time.Since(start)).Msg("filter ready")
+	k.p.aboutScope(k.scope).Info().Int64("keys", k.v.Stats().Sealed).Dur("took", time.Since(start)).Msg("filter ready")
 	return nil
 }
 
@@ -230,7 +169,7 @@ func (k keeper) seal(ctx context.Context) error {
 	keys, err := k.p.log.Seal(ctx, k.conn.Conn(), k.p.settings, k.v)
 	if err == nil && keys > 0 {
 		k.p.metrics.seals.WithLabelValues("seal").Observe(time.Since(start).Seconds())
-		k.p.about(k.claim).Debug().Int64("keys", keys).Dur("took", time.Since(start)).Msg("sealed")
+		k.p.aboutScope(k.scope).Debug().Int64("keys", keys).Dur("took", time.Since(start)).Msg("sealed")
 	}
 	return err
 }

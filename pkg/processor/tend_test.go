@@ -29,7 +29,7 @@ func TestAViewThatFailedWaitsBeforeItIsTendedAgain(t *testing.T) {
 		work, _ := tendingOf(t, l, 1)
 		l.tended(work, time.Hour)
 		l.mu.Lock()
-		l.tendTo(work.q) // as a commit does whose view has keys to seal
+		l.tendTo(work.scope) // as a commit does whose view has keys to seal
 		l.mu.Unlock()
 		if len(l.tend) != 0 {
 			t.Error("tended again at once")
@@ -50,17 +50,17 @@ func TestADoubtThatComesInFlightIsKept(t *testing.T) {
 	q := running(l, 1)
 	l.offer(nameOf(1), recordsOf(0, 20))
 	p := l.take().parts[0]
-	l.suspectLog(q)
+	l.suspectLog(q.scope)
 	p.to = 10
 	l.committed(p)
-	if p = l.take().parts[0]; !p.q.stale {
+	if p = l.take().parts[0]; !q.scope.stale {
 		t.Error("the doubt is forgotten")
 	}
-	q.stale = false // caught up
+	q.scope.stale = false // caught up
 	p.to = 20
 	l.committed(p)
 	l.offer(nameOf(1), recordsOf(20, 1))
-	if p = l.take().parts[0]; p.q.stale {
+	if l.take(); q.scope.stale {
 		t.Error("the doubt is never settled")
 	}
 }
@@ -73,8 +73,8 @@ func TestWorkOnADroppedViewEnds(t *testing.T) {
 	work, ended := tendingOf(t, l, 1)
 	l.offer(nameOf(1), recordsOf(0, 3))
 	p := l.take().parts[0]
-	l.restore(p)
-	l.reload(p.q)
+	l.dropView(p.q.scope)
+	l.back(p)
 	if !ended() {
 		t.Error("the dropped view is still worked on")
 	}
@@ -85,16 +85,16 @@ func TestWorkOnADroppedViewEnds(t *testing.T) {
 	}
 }
 
-// A cold queue that is dropped in flight gives its place to another at once.
+// A cold queue that is dropped in flight gives its place to another when it lands.
 func TestADroppedColdQueueLeavesRoom(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		l := newList(10, 1<<20, 1<<30)
 		for o := byte(1); o <= 2; o++ {
-			running(l, o).cold = true
+			running(l, o).scope.cold = true
 			l.offer(nameOf(o), recordsOf(0, 1))
 		}
-		l.take()
+		w := l.take()
 		got := make(chan *work, 1)
 		go func() { got <- l.take() }()
 		synctest.Wait()
@@ -102,6 +102,7 @@ func TestADroppedColdQueueLeavesRoom(t *testing.T) {
 			t.Fatal("more than half of the committers work for cold queues")
 		}
 		l.drop(stream.UUID{1})
+		l.again(w.parts[0], 0)
 		synctest.Wait()
 		if len(got) != 1 {
 			t.Error("waits for the dropped queue's part")
@@ -111,7 +112,7 @@ func TestADroppedColdQueueLeavesRoom(t *testing.T) {
 }
 
 // The view of a partition that went away is all its keys: it is kept for as long as
-// is said and no longer, and one with a batch in flight is not kept at all.
+// is said and no longer, one with a batch in flight from when that has landed.
 func TestAViewIsKeptForAWhile(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -141,9 +142,12 @@ func TestAViewIsKeptForAWhile(t *testing.T) {
 		l.offer(nameOf(1), recordsOf(0, 1))
 		w := l.take()
 		l.drop(stream.UUID{1})
-		l.committed(w.parts[0])
 		if l.reuse(p) != nil {
 			t.Error("kept with a batch in flight")
+		}
+		l.committed(w.parts[0])
+		if l.reuse(p) == nil {
+			t.Error("not kept behind the batch")
 		}
 	})
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 
 	"effectonce/internal/pgtx"
+	"effectonce/pkg/dedup"
 	"effectonce/pkg/sink"
 )
 
@@ -48,6 +49,8 @@ func verdict(step pgtx.Step, err error) Verdict {
 	switch {
 	case errors.Is(err, pgtx.ErrCommitUnknown):
 		return Unknown
+	case errors.Is(err, errOvertaken), errors.Is(err, dedup.ErrDropView):
+		return LogMoved
 	case errors.Is(err, pgtx.ErrEncode), errors.Is(err, sink.ErrTransactionControl), errors.Is(err, sink.ErrRowsOpen),
 		errors.Is(err, sink.ErrRejection), errors.Is(err, sink.ErrExecMode):
 		return Stop

@@ -78,7 +78,7 @@ func (p *Processor) compare(ctx context.Context) error {
 			continue
 		}
 		if !differs { // the log alone: catch up before the next batch
-			p.list.suspectLog(h.q)
+			p.list.suspectLog(h.q.scope)
 			continue
 		}
 		p.about(h.claim).Warn().Int64("position", h.claim.Next).Int64("row", row.Next).

@@ -21,18 +21,18 @@ func (l *list) room(v *dedup.View) int64 {
 	if l.memory == 0 {
 		return math.MaxInt64
 	}
-	free := 2*l.memory - l.sealAt()*keyBytes*int64(len(l.byName))
-	for _, q := range l.byName {
-		if q.view == nil {
+	free := 2*l.memory - l.sealAt()*keyBytes*int64(len(l.scopes))
+	for _, s := range l.scopes {
+		if s.loading {
 			continue
 		}
-		if q.view != v {
-			q.view.Forget(time.Now().Add(-wholeIdle))
+		if s.view != v {
+			s.view.Forget(time.Now().Add(-wholeIdle))
 		}
-		s := q.view.Stats()
-		free -= s.Filters
-		if q.view != v {
-			free -= s.Whole
+		st := s.view.Stats()
+		free -= st.Filters
+		if s.view != v {
+			free -= st.Whole
 		}
 	}
 	return free

@@ -11,15 +11,26 @@ import (
 	"effectonce/pkg/stream"
 )
 
-// work is what one transaction carries: parts of one or several partitions.
+// work is what one transaction carries: parts of one or several partitions, in the
+// order of their logs.
 type work struct {
 	parts []*part
+	logs  []*share
+}
+
+// share is what one log has of a transaction: the parts of one partition, or of
+// several in scope topic. Its records are [lo, hi) of the committer's batch.
+type share struct {
+	scope  *scope
+	lo, hi int
+	fold   dedup.Fold
 }
 
 // part is one partition's share of a transaction. Its records are [lo, hi) of the
 // committer's batch.
 type part struct {
 	q     *queue
+	log   *share
 	recs  [][]*kgo.Record
 	bytes int64
 
@@ -27,9 +38,41 @@ type part struct {
 	to          int64 // next offset after the commit
 	leaderEpoch int32
 	newest      time.Time
-	fold        dedup.Fold
 	stop        *rebalance.Cause // what stopped it short of its last record
-	run         dedup.Run
+	done        dedup.Range      // what the transaction did to the partition
+}
+
+// add appends a part. Those of one log come together.
+func (w *work) add(p *part) {
+	if !w.has(p.q.scope) {
+		w.logs = append(w.logs, &share{scope: p.q.scope})
+	}
+	p.log = w.logs[len(w.logs)-1]
+	w.parts = append(w.parts, p)
+}
+
+// has reports whether the last part is of this scope.
+func (w *work) has(s *scope) bool { return len(w.logs) > 0 && w.logs[len(w.logs)-1].scope == s }
+
+// shared is the log of w that other members append to as a matter of course; nil if
+// its logs are of one writer each.
+func (w *work) shared() *share {
+	if len(w.logs) == 1 && w.logs[0].scope.shared() {
+		return w.logs[0]
+	}
+	return nil
+}
+
+// of is w without all but these parts.
+func of(parts []*part) *work {
+	w := &work{}
+	for _, p := range parts {
+		if !w.has(p.q.scope) {
+			w.logs = append(w.logs, p.log)
+		}
+		w.parts = append(w.parts, p)
+	}
+	return w
 }
 
 // moves reports whether the part has anything to commit.
@@ -42,23 +85,40 @@ func (p *part) advance(t rebalance.Topic) offsets.Advance {
 	}
 }
 
-// count fills the run from what was really applied.
+// count notes what was really applied of the part.
 func (p *part) count(dead, applied []bool) {
-	r := dedup.Range{Claim: p.q.claim, To: p.to, Read: int64(p.hi - p.lo)}
+	p.done = dedup.Range{Claim: p.q.claim, To: p.to, Read: int64(p.hi - p.lo)}
 	for i := p.lo; i < p.hi; i++ {
 		switch {
 		case applied[i]:
-			r.Applied++
+			p.done.Applied++
 		case dead[i]:
-			r.Dead++
+			p.done.Dead++
 		default:
-			r.Duplicate++
+			p.done.Duplicate++
 		}
 	}
-	p.run = dedup.Run{
-		View: p.q.view, ID: newID(), Newest: p.newest, Ranges: []dedup.Range{r},
-		Fingerprints: p.fold.Run(func(i int) bool { return applied[i] }),
+}
+
+// runs are those of the transaction, one a log, from what was really applied.
+func (w *work) runs(dead, applied []bool) []dedup.Run {
+	runs := make([]dedup.Run, 0, len(w.logs))
+	at := 0
+	for _, s := range w.logs {
+		r := dedup.Run{
+			View: s.scope.view, ID: newID(), Fingerprints: s.fold.Run(func(i int) bool { return applied[i] }),
+		}
+		for ; at < len(w.parts) && w.parts[at].log == s; at++ {
+			p := w.parts[at]
+			p.count(dead, applied)
+			r.Ranges = append(r.Ranges, p.done)
+			if p.newest.After(r.Newest) {
+				r.Newest = p.newest
+			}
+		}
+		runs = append(runs, r)
 	}
+	return runs
 }
 
 func record(r *kgo.Record, topic stream.UUID) stream.Record {

@@ -10,7 +10,7 @@ type Config struct {
 	Postgres        Postgres    `yaml:"postgres" json:"postgres" jsonschema:"where the effects, the positions and the deduplication log live: a dsn or its parts, never both"`
 	Key             Sources     `yaml:"key,omitempty" json:"key,omitempty" jsonschema:"the business key: a source, a list of sources for a composite key, or 'coordinates' for none"`
 	KeyMissing      string      `yaml:"key_missing,omitempty" json:"key_missing,omitempty" validate:"oneof=dead_letter coordinates" jsonschema:"what happens to a record without the key: dead_letter (default), or coordinates to recognise it by topic, partition and offset"`
-	Scope           string      `yaml:"scope,omitempty" json:"scope,omitempty" validate:"oneof=partition" jsonschema:"where a business key is unique: partition, the only one so far"`
+	Scope           string      `yaml:"scope,omitempty" json:"scope,omitempty" validate:"oneof=partition topic" jsonschema:"where a business key is unique: partition (default; exact while a key always comes on one partition), or topic (exact for any producer; one log a topic, which all members append to)"`
 	Partitioner     string      `yaml:"partitioner,omitempty" json:"partitioner,omitempty" validate:"oneof=murmur2 crc32 fnv1a none" jsonschema:"the producers' partitioner, checked on every record in scope partition: murmur2 (Java clients, default), crc32 (librdkafka), fnv1a (Sarama), or none for no check"`
 	NullKafkaKey    string      `yaml:"null_kafka_key,omitempty" json:"null_kafka_key,omitempty" validate:"oneof=refuse allow" jsonschema:"whether a record without a Kafka key is taken in scope partition with a business key: refuse (default) or allow"`
 	Sink            Sink        `yaml:"sink" json:"sink" jsonschema:"what a record does in Postgres"`
@@ -106,8 +106,9 @@ type Audit struct {
 
 // Batch bounds one transaction.
 type Batch struct {
-	MaxRecords int  `yaml:"max_records,omitempty" json:"max_records,omitempty" validate:"min=1,max=1000000" jsonschema:"records in one transaction (default 10000)"`
-	MaxBytes   Size `yaml:"max_bytes,omitempty" json:"max_bytes,omitempty" validate:"gt=0" jsonschema:"bytes of records in one transaction (default 8MiB)"`
+	MaxRecords int      `yaml:"max_records,omitempty" json:"max_records,omitempty" validate:"min=1,max=1000000" jsonschema:"records in one transaction (default 10000)"`
+	MaxBytes   Size     `yaml:"max_bytes,omitempty" json:"max_bytes,omitempty" validate:"gt=0" jsonschema:"bytes of records in one transaction (default 8MiB)"`
+	Linger     Duration `yaml:"linger,omitempty" json:"linger,omitempty" validate:"min=0" jsonschema:"how long a partition's batch below these waits for more records, for fewer and larger commits (default 0: commit at once)"`
 }
 
 // Takeover says how a partition is taken from a member that no longer answers.

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // checkRelations applies the rules that need more than one setting.
@@ -24,6 +25,8 @@ func checkRelations(c *Config) []violation {
 	checkKey(c.Key, add)
 	add(c.Batch.MaxBytes > c.InflightBytes, cmp.Or(unless(c.Batch.MaxBytes, Default().Batch.MaxBytes, "batch.max_bytes"), "inflight_bytes"),
 		"batch.max_bytes ("+c.Batch.MaxBytes.String()+") is more than inflight_bytes ("+c.InflightBytes.String()+")")
+	add(time.Duration(c.Batch.Linger) >= time.Minute, "batch.linger", "a minute or more: records would wait longer than anybody expects")
+	add(c.Scope == "topic" && len(c.Key) == 0, "scope", "topic is for a business key, and key is coordinates")
 	host, _, _ := net.SplitHostPort(c.Admin.Listen)
 	add(!c.Admin.AllowRemote && !isLoopback(host), "admin.listen",
 		"other machines could reach this address: listen on 127.0.0.1, or set admin.allow_remote: true")

@@ -30,6 +30,8 @@ func (l *Loaded) Warnings() []Warning {
 		"no check that a key always comes on one partition: a key that changes its partition, as after adding partitions, has one effect on each")
 	warn(len(c.Key) > 0 && c.NullKafkaKey == "allow", "null_kafka_key",
 		"a record without a Kafka key may come on any partition: its business key has one effect on each")
+	warn(c.Scope == "topic" && (l.Origin("partitioner").Kind != FromDefault || c.NullKafkaKey == "allow"), "scope",
+		"partitioner and null_kafka_key have no effect with scope: topic")
 	warn(len(c.Key) == 0 && c.NullKafkaKey == "allow", "null_kafka_key", "has no effect without a business key")
 	t := c.Sink.Table
 	warn(t.Mode == "upsert" && c.upsertsOwnKey(), "sink.table.conflict",

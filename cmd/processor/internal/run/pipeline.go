@@ -17,6 +17,7 @@ import (
 	"effectonce/pkg/processor"
 	"effectonce/pkg/rebalance"
 	"effectonce/pkg/sink"
+	"effectonce/pkg/stream"
 )
 
 // Pipeline turns settings into the library's configuration.
@@ -49,11 +50,13 @@ func Pipeline(c config.Config, logger zerolog.Logger) (processor.Config, error) 
 		Schema:         c.Postgres.Schema,
 		Key:            c.Key,
 		KeyMissing:     processor.KeyMissing(c.KeyMissing),
+		Scope:          stream.Scope(c.Scope),
 		Partitioner:    dedup.Partitioner(c.Partitioner),
 		AllowNullKey:   c.NullKafkaKey == "allow",
 		Table:          table(c.Sink.Table),
 		BatchRecords:   c.Batch.MaxRecords,
 		BatchBytes:     int64(c.Batch.MaxBytes),
+		BatchLinger:    time.Duration(c.Batch.Linger),
 		Inflight:       int64(c.InflightBytes),
 		DedupMemory:    int64(c.Dedup.Memory),
 		AuditRetention: time.Duration(c.Audit.Retention),
