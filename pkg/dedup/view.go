@@ -82,9 +82,11 @@ func newGeneration() *generation { return &generation{keys: newSet(0)} }
 func (v *View) Keys() int {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	n := v.fresh.keys.n
-	if v.sealing != nil {
-		n += v.sealing.keys.n
+	n := 0
+	for _, g := range []*generation{v.fresh, v.sealing} {
+		if g != nil {
+			n += g.keys.n
+		}
 	}
 	return n
 }
