@@ -2,6 +2,7 @@ package dedup
 
 import (
 	"context"
+	"math/rand/v2"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -105,6 +106,28 @@ func (s *Store) Size(ctx context.Context, conn *pgx.Conn, set pgtx.Settings) (Si
 		Row:    func(r pgtx.Row) error { return r.Scan(&z.Keys, &z.Logs, &z.Runs, &z.Segments, &z.Blocks) },
 	})
 	return z, err
+}
+
+// Probe asks the gate about so many random keys, which nobody sent, and returns the
+// rate of false positives it was made for at its capacity, and what it shows now: 1
+// while there is no gate and there are segments.
+func (v *View) Probe(keys int) (target, measured float64) {
+	maybes := 0
+	for from := 0; from < keys; from += some {
+		maybes += v.maybes(min(some, keys-from))
+	}
+	return gateShape.rate, float64(maybes) / float64(keys)
+}
+
+func (v *View) maybes(keys int) (n int) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for range keys {
+		if v.find(slot{rand.Uint64(), rand.Uint64()}) == maybe {
+			n++
+		}
+	}
+	return n
 }
 
 // FilterBytes is the memory of the segments' filters.

@@ -9,13 +9,12 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/spf13/cobra"
 
-	"effectonce/cmd/processor/internal/cli"
 	"effectonce/cmd/processor/internal/exit"
 	"effectonce/pkg/dedup"
 )
 
 func checkCommand() *cobra.Command {
-	cmd := &cobra.Command{
+	return bind(&cobra.Command{
 		Use:   "check",
 		Short: "Prove that the key history is in order: exit 3 and the exact place if it is not",
 		Long: `Check reads all logs of the pipeline, one after another, each as of one moment, and
@@ -25,27 +24,7 @@ twice, and that every key passes the filter a member would build.
 It reads 16 bytes a key and takes about 5 bytes of memory a key of the largest log;
 while a log is read, rows that the pipeline changes cannot be vacuumed.
 Exit codes: 0 everything is in order, 3 something is not, 69 the database is down.`,
-	}
-	s, out := cli.Bind(cmd), cli.BindOutput(cmd)
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		asJSON, err := out.JSON(cmd)
-		if err != nil {
-			return err
-		}
-		return with(cmd, s, args, func(ctx context.Context, p *pipeline) error {
-			res, err := p.check(ctx)
-			if err != nil {
-				return err
-			}
-			if asJSON {
-				err = cli.WriteJSON(cmd.OutOrStdout(), res)
-			} else {
-				err = cli.WriteTable(cmd.OutOrStdout(), res.rows())
-			}
-			return errors.Join(err, res.err())
-		})
-	}
-	return cmd
+	}, func(ctx context.Context, p *pipeline) (result, error) { return p.check(ctx) })
 }
 
 // checked is what the verb prints.
@@ -57,6 +36,7 @@ type checked struct {
 
 // logChecked is one log.
 type logChecked struct {
+	Scope        string `json:"-"`
 	Topic        string `json:"topic"`
 	Partition    *int32 `json:"partition"` // null in scope topic
 	OK           bool   `json:"ok"`
@@ -87,10 +67,10 @@ func (p *pipeline) check(ctx context.Context) (*checked, error) {
 		}
 		found, err := p.store.Verify(ctx, p.conn, second, settings(), p.id, *l)
 		c := logChecked{
-			Topic: p.topic(l), Keys: found.Keys, Blocks: found.Blocks, Segments: found.Segments, Digests: found.Digests,
+			Scope: p.scope(l), Topic: p.topic(l), Keys: found.Keys, Blocks: found.Blocks, Segments: found.Segments, Digests: found.Digests,
 			UnsealedRuns: found.Runs,
 		}
-		if l.Partition.Number >= 0 {
+		if l.Partition.Number != dedup.WholeTopic {
 			c.Partition = &l.Partition.Number
 		}
 		var damage *dedup.DamageError
@@ -98,7 +78,7 @@ func (p *pipeline) check(ctx context.Context) (*checked, error) {
 		case errors.As(err, &damage):
 			c.Place, c.Problem, res.OK = damage.Place, damage.Problem, false
 		case err != nil:
-			return nil, fmt.Errorf("%s/%s: %w", c.Topic, number(c.Partition), err)
+			return nil, fmt.Errorf("%s: %w", c.Scope, err)
 		default:
 			c.OK = true
 		}
@@ -112,7 +92,7 @@ func (c *checked) err() error {
 	var lines []string
 	for _, l := range c.Logs {
 		if !l.OK {
-			lines = append(lines, fmt.Sprintf("%s/%s: %s: %s", l.Topic, number(l.Partition), l.Place, l.Problem))
+			lines = append(lines, fmt.Sprintf("%s: %s: %s", l.Scope, l.Place, l.Problem))
 		}
 	}
 	if len(lines) == 0 {

@@ -1,5 +1,5 @@
-// Package dedupcmd shows and checks what the dedup tables hold of a pipeline. Its
-// verbs only read, and may be used while the pipeline runs.
+// Package dedupcmd shows, checks and mends what the dedup tables hold of a pipeline.
+// Its verbs may be used while the pipeline runs.
 package dedupcmd
 
 import (
@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"effectonce/cmd/processor/internal/cli"
+	"effectonce/cmd/processor/internal/config"
 	"effectonce/cmd/processor/internal/connect"
 	"effectonce/cmd/processor/internal/exit"
 	"effectonce/internal/pgtx"
@@ -22,8 +23,8 @@ import (
 
 // Command is the verb dedup with its own verbs.
 func Command() *cobra.Command {
-	cmd := cli.Group("dedup", "Show and check the key history of a pipeline")
-	cmd.AddCommand(statsCommand(), checkCommand())
+	cmd := cli.Group("dedup", "Show, check and mend the key history of a pipeline")
+	cmd.AddCommand(statsCommand(), checkCommand(), rebuildCommand())
 	return cmd
 }
 
@@ -44,29 +45,54 @@ type pipeline struct {
 	topics map[[16]byte]string
 }
 
-// with opens the pipeline that a configuration names, and closes it.
-func with(cmd *cobra.Command, s *cli.Settings, args []string, do func(context.Context, *pipeline) error) error {
-	loaded, err := s.Load(cmd, args)
-	if err != nil {
-		return err
+// result is what a verb prints, as JSON or as a table, and what it found wrong.
+type result interface {
+	rows() [][]string
+	err() error
+}
+
+// bind gives a verb its flags and makes it open the pipeline, do what it does, and
+// print what came of it.
+func bind(cmd *cobra.Command, do func(context.Context, *pipeline) (result, error)) *cobra.Command {
+	s, out := cli.Bind(cmd), cli.BindOutput(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		asJSON, err := out.JSON(cmd)
+		if err != nil {
+			return err
+		}
+		loaded, err := s.Load(cmd, args)
+		if err != nil {
+			return err
+		}
+		res, err := opened(cmd.Context(), &loaded.Config, do)
+		switch {
+		case err != nil:
+			return exit.With(code(err), err)
+		case asJSON:
+			err = cli.WriteJSON(cmd.OutOrStdout(), res)
+		default:
+			err = cli.WriteTable(cmd.OutOrStdout(), res.rows())
+		}
+		return errors.Join(err, res.err())
 	}
-	ctx, cfg := cmd.Context(), loaded.Config
+	return cmd
+}
+
+// opened does something with the pipeline that a configuration names.
+func opened(ctx context.Context, cfg *config.Config, do func(context.Context, *pipeline) (result, error)) (result, error) {
 	pool, err := connect.Postgres(cfg.Postgres, cfg.Pipeline)
 	if err != nil {
-		return exit.With(exit.Config, err)
+		return nil, exit.With(exit.Config, err)
 	}
 	p := &pipeline{pool: pool.ConnConfig, schema: cfg.Postgres.Schema, name: cfg.Pipeline, store: dedup.New(cfg.Postgres.Schema)}
 	if p.conn, err = pgx.ConnectConfig(ctx, p.pool); err != nil {
-		return exit.With(code(err), fmt.Errorf("postgres: %w", err))
+		return nil, fmt.Errorf("postgres: %w", err)
 	}
-	defer func() { _ = p.conn.Close(context.WithoutCancel(ctx)) }() // only reads were made
+	defer func() { _ = p.conn.Close(context.WithoutCancel(ctx)) }() // nothing is open on it
 	if err := p.find(ctx); err != nil {
-		return exit.With(code(err), err)
+		return nil, err
 	}
-	if err := do(ctx, p); err != nil {
-		return exit.With(code(err), err)
-	}
-	return nil
+	return do(ctx, p)
 }
 
 // find reads the pipeline's id and the names of its topics.
@@ -107,6 +133,14 @@ func (p *pipeline) topic(l *dedup.Standing) string {
 		return name
 	}
 	return l.Partition.Topic.String()
+}
+
+// scope is a log's as it is written on the command line: TOPIC/PARTITION, or TOPIC.
+func (p *pipeline) scope(l *dedup.Standing) string {
+	if l.Partition.Number == dedup.WholeTopic {
+		return p.topic(l)
+	}
+	return fmt.Sprintf("%s/%d", p.topic(l), l.Partition.Number)
 }
 
 // code tells a database that is down from one that says no.

@@ -152,6 +152,18 @@ func TestStats(t *testing.T) {
 	if got.Size.Keys != 1800 || got.Size.BytesPerKey == nil || *got.Size.BytesPerKey < 17 || got.DeadLetters["open"] != 2 {
 		t.Errorf("%+v, %v", got.Size, got.DeadLetters)
 	}
+	if got.Logs[0].Filter != nil {
+		t.Errorf("%+v", got.Logs[0].Filter)
+	}
+	code, out, text = w.processor(t, "stats", "--filter", "-o", "json")
+	got = stats{}
+	if err := json.Unmarshal([]byte(out), &got); err != nil || code != exit.OK {
+		t.Fatalf("%d, %v, %s%s", code, err, out, text)
+	}
+	if f := got.Logs[0].Filter; f == nil || f.Keys != 1200 || f.Capacity < 1200 || f.Fill <= 0 || f.Fill > 1 || f.Bytes < 1200 ||
+		f.TargetRate != 0.001 || f.MeasuredRate > 0.002 {
+		t.Errorf("%+v", f)
+	}
 	code, out, text = w.processor(t, "stats")
 	for _, want := range []string{"orders  0          1800  1              600            2                 6", "2 open, 1 parked", "bytes a key"} {
 		if code != exit.OK || !strings.Contains(out, want) {
@@ -190,7 +202,7 @@ func TestCheck(t *testing.T) {
 func TestNothingThere(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	for _, verb := range []string{"stats", "check"} {
+	for _, verb := range []string{"stats", "check", "rebuild"} {
 		if code, _, text := w.processor(t, verb); code != exit.Refused || !strings.Contains(text, "never started") {
 			t.Errorf("%s: %d, %s", verb, code, text)
 		}
