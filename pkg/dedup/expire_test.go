@@ -2,6 +2,7 @@ package dedup
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -555,5 +556,88 @@ func TestReplayBeyondTheWindow(t *testing.T) {
 	w.Exec(t, "UPDATE "+w.Relation("positions")+" SET progress = progress - interval '1 year', last_record_time = last_record_time - interval '1 year'")
 	if n := w.expire(v, nil); n != 0 {
 		t.Errorf("%d keys expired by the clock alone", n)
+	}
+}
+
+// TestKilledExpiry kills an expiry at each of its messages to the server, before the
+// server has it and after. The keys are all there or all gone, everybody agrees, and
+// the next attempt comes to its end.
+func TestKilledExpiry(t *testing.T) {
+	t.Parallel()
+	for _, behind := range []bool{false, true} {
+		for _, then := range []sequel{dies, batchFirst, taskFirst} {
+			t.Run(fmt.Sprintf("behind=%v/%s", behind, then), func(t *testing.T) {
+				t.Parallel()
+				w := newTimed(t, 1)
+				w.store.sizes = tiny
+				gone, n := false, int64(1)
+				for w.killedExpiry(n, behind, then, &gone) {
+					n++
+				}
+				if n < 4 || gone != behind {
+					t.Errorf("%d messages; gone without a word: %v", n-1, gone)
+				}
+			})
+		}
+	}
+}
+
+// killedExpiry is one round: false when nothing was left to cut. gone is set when
+// the segments died in a transaction whose end nobody heard of.
+func (w *timed) killedExpiry(n int64, behind bool, then sequel, gone *bool) bool {
+	v := w.load(0)
+	hours, first := float64(-1000+20*n), int(n)*10
+	w.run(v, hours, first, first+1)
+	w.seal(v)
+	w.run(v, hours, first+2)
+	w.seal(v)
+	w.run(v, hours+19, first+3)
+	w.seal(v)
+	w.reaches(0, hours+19)
+	young, all := only(first+3), only(first, first+1, first+2, first+3)
+	conn, b := w.cut(n, behind)
+	pid := conn.PgConn().PID()
+	_, err := w.store.Expire(w.t.Context(), conn, patient, v, retention, nil)
+	if !b.fired.Load() {
+		if err != nil {
+			w.t.Fatalf("nobody cut, and %v", err)
+		}
+		return false
+	}
+	w.gone(pid)
+	if err == nil {
+		w.t.Fatalf("cut at message %d, and no error", n)
+	}
+	loaded, want := w.load(0), all
+	if !w.known(loaded, first)[first] {
+		want, *gone = young, true
+	}
+	w.knowsFrom(loaded, first, want)
+	switch then {
+	case dies:
+		v = loaded
+	case batchFirst:
+		w.knowsFrom(v, first, want)
+		if err := w.catchUp(v, 0); err != nil {
+			w.t.Errorf("cut at message %d: catch up: %v", n, err)
+		}
+	case taskFirst:
+	}
+	w.expire(v, nil)
+	w.knowsFrom(v, first, young)
+	w.run(v, hours+19, first)
+	w.seal(v)
+	w.knowsFrom(v, first, only(first, first+3))
+	w.tidy(v)
+	return true
+}
+
+// knowsFrom is knows for five numbers from first on.
+func (w *timed) knowsFrom(v *View, first int, want map[int]bool) {
+	w.t.Helper()
+	for n, dup := range w.known(v, first, first+1, first+2, first+3, first+4) {
+		if dup != want[n] {
+			w.t.Errorf("key %d: duplicate %v, want %v", n, dup, want[n])
+		}
 	}
 }

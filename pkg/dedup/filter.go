@@ -109,9 +109,11 @@ func (f *Filter) shaped(s shape) bool {
 // full reports whether the filter holds more than it was made for.
 func (f *Filter) full() bool { return f.n > f.capacity }
 
-// faded reports whether so many of its keys have expired that a new filter of the
-// same rate would be much smaller.
-func (f *Filter) faded() bool { return f.gone > 0 && f.gone*10 >= f.n*3 }
+// faded reports whether so many of a gate's keys have expired that a new one is due:
+// each of them costs a question when it comes again, and memory until then.
+func faded(gone, keys int64) bool { return gone > 0 && gone*10 >= keys*3 }
+
+func (f *Filter) faded() bool { return faded(f.gone, f.n) }
 
 // bytes is what the filter takes in memory.
 func (f *Filter) bytes() int64 { return int64(len(f.words)) * 8 }

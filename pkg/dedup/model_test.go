@@ -8,6 +8,7 @@ import (
 	"os"
 	"strconv"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -58,6 +59,8 @@ func number(t *testing.T, text string) uint64 {
 // story is one history.
 type story struct {
 	*world
+	*ageing // nil: nothing expires
+
 	rng     *rand.Rand
 	source  []int // record → key
 	members []*member
@@ -99,7 +102,8 @@ func play(t *testing.T, seed uint64) {
 	s.store.sizes = tiny
 	s.store = s.store.Cached(s.liar())
 	s.Table(t, "position", "n bigint")
-	s.Table(t, "effects", "key bigint, record bigint")
+	s.Table(t, "effects", "key bigint, record bigint, at timestamptz, progress timestamptz, id bigserial")
+	s.age()
 	s.Exec(t, "INSERT INTO position VALUES (0)")
 	for range records {
 		s.source = append(s.source, s.rng.IntN(universe))
@@ -140,6 +144,7 @@ func (s *story) step() {
 		{8, "seal", func(m *member) { s.task(m, s.sealing) }},
 		{5, "build", s.build}, {5, "swap", s.swapIn},
 		{6, "compact", func(m *member) { s.task(m, s.compacting) }},
+		{6, "expire", func(m *member) { s.task(m, s.expiring) }},
 		{5, "rebuild", func(m *member) { s.view(m).ungate(); s.task(m, s.rebuilding) }},
 		{5, "offer", func(m *member) { s.task(m, s.offering) }},
 		{5, "cache", func(m *member) { s.task(m, s.caching) }},
@@ -227,6 +232,8 @@ func (s *story) check(m *member, b *batchOf, keys []int) {
 			s.task(m, s.sealing)
 		case 1:
 			s.task(m, s.compacting)
+		case 2:
+			s.task(m, s.expiring)
 		}
 		if m.v != v {
 			return
@@ -265,7 +272,7 @@ func (s *story) commit(m *member) {
 		conn, _ = s.cut(int64(1+s.rng.IntN(2)), s.rng.IntN(2) == 0)
 	}
 	pid := conn.PgConn().PID()
-	r := Run{View: m.v, ID: newID(), Fingerprints: b.run}
+	r := Run{View: m.v, ID: newID(), Fingerprints: b.run, Newest: s.sent(b)}
 	fenced, err := s.transaction(conn, b, r)
 	if conn != s.conn {
 		s.gone(pid)
@@ -314,10 +321,11 @@ func (s *story) transaction(conn *pgx.Conn, b *batchOf, r Run) (fenced bool, err
 		tx.Rollback(s.t.Context())
 		return true, nil
 	}
-	return false, tx.Commit(s.t.Context(), pgtx.Statement{
+	effect := pgtx.Statement{
 		Step: pgtx.StepEffect, SQL: "INSERT INTO " + user("effects") + " SELECT * FROM unnest($1, $2)",
 		Params: []pgtx.Param{pgtx.Int8s(b.keys), pgtx.Int8s(b.picks)},
-	}, s.store.Append(xact, []Run{r}))
+	}
+	return false, tx.Commit(s.t.Context(), append(append([]pgtx.Statement{effect}, s.aging(b, r.Newest)...), s.store.Append(xact, []Run{r}))...)
 }
 
 // task runs something in the background of a member, mostly on a connection that
@@ -349,7 +357,7 @@ func (s *story) sealing(conn *pgx.Conn, v *View) error {
 }
 
 func (s *story) compacting(conn *pgx.Conn, v *View) error {
-	n, err := s.store.Compact(s.t.Context(), conn, patient, v, nil)
+	n, err := s.store.Compact(s.t.Context(), conn, patient, v, s.windows())
 	s.done["merged"] += n
 	return err
 }
@@ -452,11 +460,15 @@ func (s *story) keep() {
 		s.Exec(s.t, "DROP TABLE IF EXISTS aside_"+table)
 		s.Exec(s.t, "CREATE TABLE aside_"+table+" AS TABLE "+table)
 	}
+	s.Exec(s.t, "DROP TABLE IF EXISTS "+s.Relation("aside_positions"))
+	s.Exec(s.t, "CREATE TABLE "+s.Relation("aside_positions")+" AS TABLE "+s.Relation("positions"))
 	s.back = func() {
 		logs()
 		s.Exec(s.t, "DELETE FROM effects")
 		s.Exec(s.t, "INSERT INTO effects TABLE aside_effects")
 		s.Exec(s.t, "UPDATE position SET n = (SELECT n FROM aside_position)")
+		s.Exec(s.t, "UPDATE "+s.Relation("positions")+` p SET last_record_time = a.last_record_time, progress = a.progress
+			FROM `+s.Relation("aside_positions")+" a")
 	}
 }
 
@@ -469,10 +481,11 @@ func (s *story) checks(m *member) {
 	} else if err != nil {
 		s.t.Fatal(err)
 	}
-	s.knows(v, universe, s.applied())
+	s.knows(v, universe, s.remembered())
 }
 
-// applied is the map: the keys of the effects, each once.
+// applied is the keys of the effects, each once or, when it may have expired
+// meanwhile, again.
 func (s *story) applied() map[int]bool {
 	s.t.Helper()
 	first := map[int]int{}
@@ -481,17 +494,20 @@ func (s *story) applied() map[int]bool {
 			first[k] = i
 		}
 	}
-	rows, err := s.Owner.Query(s.t.Context(), "SELECT key, record FROM effects")
+	rows, err := s.Owner.Query(s.t.Context(), "SELECT key, record, at, progress FROM effects ORDER BY id")
 	if err != nil {
 		s.t.Fatal(err)
 	}
 	out := map[int]bool{}
 	var key, record int
-	if _, err := pgx.ForEachRow(rows, []any{&key, &record}, func() error {
-		if out[key] {
+	var at, progress *time.Time
+	latest := map[int]*time.Time{}
+	if _, err := pgx.ForEachRow(rows, []any{&key, &record, &at, &progress}, func() error {
+		if out[key] && !s.mayForget(latest[key], progress) {
 			s.t.Errorf("DOUBLED: key %d", key)
 		}
-		if record != noRecord && first[key] != record {
+		latest[key] = at
+		if record != noRecord && first[key] != record && !out[key] {
 			s.t.Errorf("ORDER: key %d by record %d, not %d", key, record, first[key])
 		}
 		out[key] = true
@@ -511,9 +527,12 @@ func (s *story) applied() map[int]bool {
 // finish ends a history: everything is applied, all that is not needed goes, and
 // whoever looks finds the same.
 func (s *story) finish() {
-	want := s.applied()
 	v := s.load(0)
 	s.seal(v)
+	if err := s.expiring(s.conn, v); err != nil {
+		s.t.Error(err)
+	}
+	want := s.remembered()
 	s.tidy(v)
 	s.knows(v, universe, want)
 	s.knows(s.load(0), universe, want)
