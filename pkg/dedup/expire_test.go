@@ -641,3 +641,31 @@ func (w *timed) knowsFrom(v *View, first int, want map[int]bool) {
 		}
 	}
 }
+
+// TestExpiredWholeSegment: a segment that memory holds whole dies. What memory says
+// of its keys goes with it, and nothing else.
+func TestExpiredWholeSegment(t *testing.T) {
+	t.Parallel()
+	w := newTimed(t, 1)
+	v := w.load(0)
+	for _, h := range []float64{-30, -5} {
+		w.run(v, h, int(-h), int(-h)+1)
+		w.seal(v)
+	}
+	for _, seg := range v.segments {
+		keys, err := w.store.allKeys(t.Context(), w.conn, patient, seg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		v.warm[seg] = &warmth{whole: newWhole(keys)}
+	}
+	w.knows(v, 40, only(30, 31, 5, 6))
+	w.reaches(0, -1)
+	if n := w.expire(v, nil); n != 2 {
+		t.Errorf("%d keys expired, want 2", n)
+	}
+	w.knows(v, 40, only(5, 6))
+	if s := v.Stats(); s.Whole != wholeBytes(2) {
+		t.Errorf("%d bytes of whole segments", s.Whole)
+	}
+}
