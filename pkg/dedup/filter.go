@@ -1,6 +1,7 @@
 package dedup
 
 import (
+	"math"
 	"math/bits"
 
 	"github.com/bits-and-blooms/bloom/v3"
@@ -40,6 +41,25 @@ const (
 	blockBits = 512
 	maxBits   = 8 // k at most: 9 bits of the first word, 63 of the second
 )
+
+// worstRate is the most that a shape may come to when memory is short: three bits a
+// key.
+const worstRate = 0.25
+
+// within is the shape with as many bits a key as fit into so many bytes: rather more
+// false positives than no filter.
+func (s shape) within(capacity, bytes int64) shape {
+	bitsPerKey := float64(8*bytes) / float64(max(capacity, s.least))
+	s.rate = min(max(s.rate, math.Exp(-bitsPerKey*math.Ln2*math.Ln2)), worstRate)
+	return s
+}
+
+// rate is the share of false positives, by the textbook, of a filter that holds as
+// many keys as it was made for.
+func (f *Filter) rate() float64 {
+	k := float64(f.k)
+	return math.Pow(1-math.Exp(-k*float64(f.capacity)/float64(64*len(f.words))), k)
+}
 
 // newFilter makes an empty filter for this many keys.
 func newFilter(capacity int64, s shape) *Filter {

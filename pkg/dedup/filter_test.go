@@ -227,3 +227,37 @@ func BenchmarkFilter(b *testing.B) {
 		})
 	}
 }
+
+// With little memory a filter has fewer bits a key, and as many false positives as
+// its design says; it is never left out.
+func TestShortOfMemory(t *testing.T) {
+	t.Parallel()
+	const keys = 1 << 17
+	last := 0.0
+	for _, bytesPerKey := range []float64{4, 1.5, 1, 0.7, 0.1} {
+		shape := gateShape.within(keys, int64(keys*bytesPerKey))
+		f := newFilter(keys, shape)
+		rng := rand.New(rand.NewPCG(1, 1))
+		random := func() slot { return slot{rng.Uint64(), rng.Uint64()} }
+		for range keys {
+			f.add(random())
+		}
+		hits := 0
+		for range keys {
+			if f.has(random()) {
+				hits++
+			}
+		}
+		measured := float64(hits) / keys
+		if f.bytes() > int64(keys*max(bytesPerKey, 0.4))+blockBits/8 {
+			t.Errorf("%g bytes a key: takes %d", bytesPerKey, f.bytes())
+		}
+		if f.rate() < last || measured > 1.3*f.rate()+0.001 || measured < f.rate()/2 {
+			t.Errorf("%g bytes a key: %.4f by design, %.4f measured", bytesPerKey, f.rate(), measured)
+		}
+		last = f.rate()
+	}
+	if last < 0.2 || last > 0.3 {
+		t.Errorf("worst rate is %.3f", last)
+	}
+}

@@ -178,7 +178,7 @@ func (v *View) begin(r *rebuilding) {
 	}
 	r.read = make([]int64, len(r.scan))
 	if r.gate == nil && !r.good {
-		r.gate = newFilter(roomy(live), gateShape)
+		r.gate = v.newGate(live)
 	}
 	v.building, v.ready = r.gate, 0
 }

@@ -50,6 +50,7 @@ type View struct {
 	building *Filter    // the next gate: base, or a new one
 	ready    uint64     // building holds every key whose first word is below
 	pending  *swap      // sent, and perhaps committed
+	bound    int64      // bytes of a new gate; 0 is no bound
 
 	warm  map[*Segment]*warmth // of live segments that had hits
 	eager bool                 // ReadWhole has something to do
@@ -224,7 +225,7 @@ const some = 2000
 func (v *View) cover(keys []slot) {
 	v.mu.Lock()
 	if len(v.segments) == 0 && v.gate == nil && v.building == nil {
-		v.gate = newFilter(roomy(int64(len(keys))), gateShape)
+		v.gate = v.newGate(int64(len(keys)))
 	}
 	v.mu.Unlock()
 	for part := range slices.Chunk(keys, some) {
@@ -252,6 +253,23 @@ func (v *View) gates() []*Filter {
 // roomy is the capacity of a gate over so many keys.
 func roomy(keys int64) int64 { return keys + keys/2 }
 
+// Bound has the next gates take so many bytes at most, at the price of more false
+// positives. 0 is no bound.
+func (v *View) Bound(bytes int64) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.bound = bytes
+}
+
+// newGate makes a gate over so many keys.
+func (v *View) newGate(keys int64) *Filter {
+	s := gateShape
+	if v.bound > 0 {
+		s = s.within(roomy(keys), v.bound)
+	}
+	return newFilter(roomy(keys), s)
+}
+
 // background waits until nothing else works on the view in the background, and
 // returns what ends the turn.
 func (v *View) background(ctx context.Context) (done func(), err error) {
@@ -277,6 +295,7 @@ type Stats struct {
 	Filters   int64     // of these, the gate and the segments' filters
 	Whole     int64     // of these, segments held whole
 	Expired   int64     // of the gate's keys, those that have expired
+	Rate      float64   // share of false positives, by design, of the gate when it is full
 	Oldest    time.Time // the least of the times that its segments' records begin at; zero when unknown
 	Ready     float64   // share of the key space in which a filter answers
 	Rebuild   bool      // the gate is missing or full, or 30 % of its keys have expired: Rebuild
@@ -318,7 +337,7 @@ func (v *View) Stats() Stats {
 	s.Bytes += s.Filters + s.Whole
 	switch {
 	case v.gate != nil:
-		s.Gate, s.Capacity, s.Expired = v.gate.n, v.gate.capacity, v.gate.gone
+		s.Gate, s.Capacity, s.Expired, s.Rate = v.gate.n, v.gate.capacity, v.gate.gone, v.gate.rate()
 		s.Rebuild = s.Rebuild || v.gate.full() || v.gate.faded()
 	case len(v.segments) > 0:
 		s.Rebuild, s.Ready = true, float64(v.ready)/(1<<64)

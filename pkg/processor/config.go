@@ -84,7 +84,7 @@ type Config struct {
 	BatchBytes     int64         // most bytes in a transaction, default 8 MiB
 	BatchLinger    time.Duration // how long a batch below these waits for more, default 0
 	Inflight       int64         // most bytes polled and not committed, default 128 MiB
-	DedupMemory    int64         // bytes for business keys in memory; what is beyond is sealed into Postgres behind filters; 0: no bound, nothing is sealed
+	DedupMemory    int64         // bytes for business keys in memory, default 256 MiB; what is beyond is sealed into Postgres behind filters; below 0 is no bound, nothing is sealed
 	AuditRetention time.Duration // of the audit rows of sealed runs, default 7 days
 	Committers     int           // default 2 a core, at most 8
 	Grace          time.Duration // before a takeover ends our stuck backends, default 2 s
@@ -111,6 +111,7 @@ func (c Config) withDefaults() Config {
 	c.BatchRecords = cmp.Or(c.BatchRecords, 10_000)
 	c.BatchBytes = cmp.Or(c.BatchBytes, 8<<20)
 	c.Inflight = cmp.Or(c.Inflight, 128<<20)
+	c.DedupMemory = max(cmp.Or(c.DedupMemory, 256<<20), 0)
 	c.AuditRetention = cmp.Or(c.AuditRetention, 7*24*time.Hour)
 	c.Committers = cmp.Or(c.Committers, min(2*runtime.GOMAXPROCS(0), 8))
 	c.Grace = cmp.Or(c.Grace, 2*time.Second)

@@ -211,6 +211,27 @@ func (l *list) sealAt() int64 {
 	return min(max(l.memory/keyBytes/views, leastSeal), mostSeal)
 }
 
+// poorRate is the share of false positives that is worth a warning.
+const poorRate = 0.01
+
+// gateRoom is the memory that a view's gate may take: its part of what the filters of
+// single segments, a byte a key, leave of the half that is the filters'. 0 is no
+// bound.
+func (l *list) gateRoom(v *dedup.View) int64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.memory == 0 {
+		return 0
+	}
+	own, all := v.Stats().Sealed, int64(0)
+	for _, s := range l.scopes {
+		if s.view != nil && !s.loading {
+			all += s.view.Stats().Sealed
+		}
+	}
+	return max(int64(float64(l.memory-all)*float64(own)/float64(max(all, own, 1))), 1)
+}
+
 // tendFull has views sealed that hold more than their share, which shrinks as scopes
 // come.
 func (l *list) tendFull() {

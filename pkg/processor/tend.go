@@ -143,6 +143,7 @@ func (k keeper) filter(ctx context.Context) error {
 	if !k.v.Stats().Rebuild {
 		return nil
 	}
+	k.v.Bound(k.p.list.gateRoom(k.v))
 	start, told := time.Now(), time.Now()
 	err := k.p.log.Rebuild(ctx, k.conn.Conn(), k.p.settings, k.v, func(done, total int64) {
 		if time.Since(told) > 5*time.Second {
@@ -154,7 +155,12 @@ func (k keeper) filter(ctx context.Context) error {
 		return err
 	}
 	k.p.metrics.rebuilds.Observe(time.Since(start).Seconds())
-	k.p.aboutScope(k.scope).Info().Int64("keys", k.v.Stats().Sealed).Dur("took", time.Since(start)).Msg("filter ready")
+	s := k.v.Stats()
+	k.p.aboutScope(k.scope).Info().Int64("keys", s.Sealed).Dur("took", time.Since(start)).Msg("filter ready")
+	if s.Rate > poorRate {
+		k.p.aboutScope(k.scope).Warn().Int64("keys", s.Sealed).Float64("false_positives", s.Rate).
+			Msg("dedup.memory is short: more new keys than need be are looked up in Postgres; four bytes a key would do")
+	}
 	return nil
 }
 

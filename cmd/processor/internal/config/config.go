@@ -96,7 +96,7 @@ type Table struct {
 
 // Dedup says how business keys are remembered.
 type Dedup struct {
-	Memory Size `yaml:"memory,omitempty" json:"memory,omitempty" validate:"min=0" jsonschema:"bytes for business keys in memory, for the process; what does not fit is sealed into Postgres behind filters (default 0: no bound, nothing is sealed)"`
+	Memory Size `yaml:"memory,omitempty" json:"memory,omitempty" validate:"min=0" jsonschema:"bytes for business keys in memory, for the process; what does not fit is sealed into Postgres behind filters (default 256MiB; 0 is no bound: nothing is sealed)"`
 }
 
 // Audit says how long the audit trail is kept.
@@ -152,6 +152,7 @@ func Default() Config {
 		NullKafkaKey:    "refuse",
 		Sink:            Sink{Table: Table{Schema: "public", Mode: "insert"}},
 		Batch:           Batch{MaxRecords: 10_000, MaxBytes: 8 << 20},
+		Dedup:           Dedup{Memory: 256 << 20},
 		InflightBytes:   128 << 20,
 		Audit:           Audit{Retention: Duration(7 * 24 * time.Hour)},
 		Takeover:        Takeover{Grace: Duration(2 * time.Second)},

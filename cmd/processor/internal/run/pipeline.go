@@ -58,7 +58,7 @@ func Pipeline(c config.Config, logger zerolog.Logger) (processor.Config, error) 
 		BatchBytes:     int64(c.Batch.MaxBytes),
 		BatchLinger:    time.Duration(c.Batch.Linger),
 		Inflight:       int64(c.InflightBytes),
-		DedupMemory:    int64(c.Dedup.Memory),
+		DedupMemory:    memory(c.Dedup.Memory),
 		AuditRetention: time.Duration(c.Audit.Retention),
 		Committers:     c.Committers,
 		Grace:          time.Duration(c.Takeover.Grace),
@@ -67,6 +67,14 @@ func Pipeline(c config.Config, logger zerolog.Logger) (processor.Config, error) 
 		Admin:          c.Admin.Listen,
 		Logger:         logger,
 	}, nil
+}
+
+// memory is the bound as processor.Config has it: there 0 is the default.
+func memory(s config.Size) int64 {
+	if s == 0 {
+		return -1
+	}
+	return int64(s)
 }
 
 // table orders the columns by name: a map has no order of its own.
