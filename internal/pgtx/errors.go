@@ -16,6 +16,8 @@ const (
 	CodeLogClosed = "EO004" // the log is closed or of another generation
 	CodeManifest  = "EO005" // the log's segments are not those that were read: read them again
 	CodeSegment   = "EO006" // a segment is not there or without all its keys: build it again
+	CodeChanged   = "EO007" // the topic's generation is not the one that was read: somebody else changed it
+	CodeDamaged   = "EO008" // a log's runs are not those its row names: its keys cannot be moved
 )
 
 // StepError is an error with the step it happened in.

@@ -25,6 +25,8 @@ func (w *world) backup() (goBack func()) {
 		for _, table := range tables {
 			sql.WriteString("DELETE FROM " + w.Relation(table) + "; INSERT INTO " + w.Relation(table) + " SELECT * FROM " + w.Relation("aside_"+table) + ";")
 		}
+		sql.WriteString("DELETE FROM " + w.Relation("logs") + " WHERE id NOT IN (SELECT id FROM " + w.Relation("aside_logs") + `);
+			SELECT setval(pg_get_serial_sequence('` + w.Relation("logs") + `', 'id'), (SELECT max(id) FROM ` + w.Relation("logs") + `));`)
 		if _, err := w.Owner.Exec(w.t.Context(), sql.String()+"COMMIT", pgx.QueryExecModeSimpleProtocol); err != nil {
 			w.t.Fatal(err)
 		}

@@ -153,3 +153,18 @@ func (w *world) want(what string, want ...string) {
 		w.t.Errorf("%s: positions (-want +got):\n%s", what, diff)
 	}
 }
+
+// waits returns once the session waits for a lock.
+func (w *world) waits(conn *pgx.Conn, ended <-chan error) {
+	w.t.Helper()
+	for waits := false; !waits; {
+		select {
+		case err := <-ended:
+			w.t.Fatalf("it did not wait: %v", err)
+		default:
+		}
+		if err := w.Owner.QueryRow(w.t.Context(), "SELECT cardinality(pg_blocking_pids($1)) > 0", int32(conn.PgConn().PID())).Scan(&waits); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+}
