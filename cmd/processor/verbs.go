@@ -8,6 +8,7 @@ import (
 	"effectonce/cmd/processor/internal/bench"
 	"effectonce/cmd/processor/internal/dedupcmd"
 	"effectonce/cmd/processor/internal/demo"
+	"effectonce/cmd/processor/internal/pipelinecmd"
 	"effectonce/cmd/processor/internal/produce"
 	"effectonce/cmd/processor/internal/run"
 )
@@ -17,6 +18,7 @@ func verbs() []*cobra.Command {
 	return append(demo.Commands(),
 		bench.Command(),
 		dedupcmd.Command(),
+		pipelinecmd.Command(),
 		produce.Command(),
 		run.Command(),
 	)

@@ -312,7 +312,7 @@ func TestChangeKeepsPartitions(t *testing.T) {
 	want := make([]map[int]bool, 3)
 	for i, v := range views {
 		want[i] = map[int]bool{}
-		for k, dup := range w.known(v, numbers(100)...) {
+		for k, dup := range w.known(v, below(100)...) {
 			want[i][k] = dup
 		}
 	}
@@ -337,10 +337,10 @@ func TestChangeKeepsPartitions(t *testing.T) {
 	}
 }
 
-func numbers(below int) []int {
-	out := make([]int, below)
-	for n := range out {
-		out[n] = n
+func below(n int) []int {
+	out := make([]int, n)
+	for i := range out {
+		out[i] = i
 	}
 	return out
 }

@@ -2,6 +2,7 @@ package offsets
 
 import (
 	"context"
+	"errors"
 
 	"effectonce/internal/pgtx"
 	"effectonce/pkg/stream"
@@ -47,5 +48,36 @@ func (s *Store) Decide(ctx context.Context, tx *pgtx.Tx, pipeline int64, d Decis
 		Step:   pgtx.StepWrite,
 		SQL:    s.sql(`INSERT INTO @schema@.decisions (pipeline, topic_id, kind, reason, detail) VALUES ($1, $2, $3, $4, $5)`),
 		Params: []pgtx.Param{pgtx.Int8(pipeline), pgtx.UUID(d.Topic), pgtx.Text(d.Kind), pgtx.Text(d.Reason), pgtx.JSON(d.Detail)},
+	})
+}
+
+// ErrNoPipeline says that no member of the pipeline has ever started: it has no rows.
+var ErrNoPipeline = errors.New("the pipeline has never started: it has no rows")
+
+// Find returns the pipeline's row. With lock no member can start, and nobody else
+// change the rule, before the transaction is over.
+func (s *Store) Find(ctx context.Context, tx *pgtx.Tx, name string, lock bool) (Pipeline, error) {
+	p := Pipeline{Name: name}
+	text := `SELECT id, salt, generation, group_name, cluster_id, system_identifier, settings::text
+		FROM @schema@.pipelines WHERE name = $1`
+	if lock {
+		text += ` FOR UPDATE`
+	}
+	err := tx.Run(ctx, pgtx.Statement{
+		Step: pgtx.StepBegin, SQL: s.sql(text), Params: []pgtx.Param{pgtx.Text(name)}, Row: p.scan,
+	})
+	if err == nil && p.ID == 0 {
+		err = ErrNoPipeline
+	}
+	return p, err
+}
+
+// SetRule writes down what the pipeline's commits mean from now on, in the
+// transaction that changes all of its topics.
+func (s *Store) SetRule(ctx context.Context, tx *pgtx.Tx, pipeline int64, generation []byte, settings string) error {
+	return tx.Run(ctx, pgtx.Statement{
+		Step:   pgtx.StepFence,
+		SQL:    s.sql(`UPDATE @schema@.pipelines SET generation = $2, settings = $3::jsonb WHERE id = $1`),
+		Params: []pgtx.Param{pgtx.Int8(pipeline), pgtx.Bytea(generation), pgtx.Text(settings)},
 	})
 }

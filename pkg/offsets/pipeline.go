@@ -22,7 +22,14 @@ type Pipeline struct {
 	ClusterID  string // of the Kafka cluster
 	SystemID   int64  // system identifier of the Postgres cluster
 	SinkTables []string
-	Settings   string // JSON, what Generation digests, for people; as of the first start
+	Settings   string // JSON, what Generation digests
+}
+
+func (p *Pipeline) scan(r pgtx.Row) error {
+	var salt []byte
+	err := r.Scan(&p.ID, &salt, &p.Generation, &p.Group, &p.ClusterID, &p.SystemID, &p.Settings)
+	copy(p.Salt[:], salt)
+	return err
 }
 
 // Errors of Register. Each says what is in the way; an operator decides.
@@ -55,12 +62,7 @@ func (s *Store) Register(ctx context.Context, tx *pgtx.Tx, want Pipeline, topics
 			FROM @schema@.pipelines
 			WHERE name = $1 FOR UPDATE`),
 		Params: []pgtx.Param{pgtx.Text(want.Name)},
-		Row: func(r pgtx.Row) error {
-			var salt []byte
-			err := r.Scan(&have.ID, &salt, &have.Generation, &have.Group, &have.ClusterID, &have.SystemID, &have.Settings)
-			copy(have.Salt[:], salt)
-			return err
-		},
+		Row:    have.scan,
 	})
 	if err != nil {
 		return Pipeline{}, err
@@ -115,14 +117,14 @@ type Topic struct {
 	Generation []byte
 }
 
-// Topics returns the pipeline's topic rows with one of these names, also those of
-// a topic that was deleted and created again: same name, other id.
+// Topics returns the pipeline's topic rows with one of these names, nil for all, also
+// those of a topic that was deleted and created again: same name, other id.
 func (s *Store) Topics(ctx context.Context, tx *pgtx.Tx, pipeline int64, names []string) ([]Topic, error) {
 	var topics []Topic
 	err := tx.Run(ctx, pgtx.Statement{
 		Step: pgtx.StepBegin,
 		SQL: s.sql(`SELECT topic_id, name, partitions, scope, start, generation FROM @schema@.topics
-			WHERE pipeline = $1 AND name = ANY ($2) ORDER BY name, created_at`),
+			WHERE pipeline = $1 AND (name = ANY ($2) OR $2 IS NULL) ORDER BY name, created_at`),
 		Params: []pgtx.Param{pgtx.Int8(pipeline), pgtx.Texts(names)},
 		Row: func(r pgtx.Row) error {
 			var t Topic

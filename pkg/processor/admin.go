@@ -45,6 +45,13 @@ func (a *admin) waits(err error) {
 	a.reason = "waiting for " + oneLine(err)
 }
 
+// reopens says why the pipeline is opened again.
+func (a *admin) reopens(err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.p, a.reason = nil, "opening again: "+oneLine(err)
+}
+
 // opened has the processor answer.
 func (a *admin) opened(p *Processor) {
 	a.mu.Lock()

@@ -40,6 +40,16 @@ const (
 	KeyCoordinates KeyMissing = "coordinates" // recognised by topic, partition and offset only
 )
 
+// Growth says what becomes of a topic in scope partition that got more partitions: a
+// key may come on two of them from then on.
+type Growth string
+
+// What becomes of a topic that grew.
+const (
+	GrowthStop  Growth = "stop"  // the partitions where it shows stop visibly
+	GrowthWiden Growth = "widen" // the topic goes on in scope topic, with all of its keys
+)
+
 // Table is the reference sink: rows of one table. Columns are written in this order.
 type Table struct {
 	Schema, Name string
@@ -90,11 +100,14 @@ type Config struct {
 	Grace          time.Duration // before a takeover ends our stuck backends, default 2 s
 	StopAfter      int           // effects in a row that fail alone, default 20
 	OnReset        string        // warn (default) or fail
+	OnGrowth       Growth        // default GrowthStop
 	Share          bool          // permit a group or (topic, table) that another pipeline uses
 
 	Admin    string // address of /livez, /readyz and /metrics; empty: none
 	Logger   zerolog.Logger
 	Registry *prometheus.Registry // default: one of its own
+
+	metrics *metrics // of the run, however often it is opened
 }
 
 func (c Config) withDefaults() Config {
@@ -117,6 +130,7 @@ func (c Config) withDefaults() Config {
 	c.Grace = cmp.Or(c.Grace, 2*time.Second)
 	c.StopAfter = cmp.Or(c.StopAfter, 20)
 	c.OnReset = cmp.Or(c.OnReset, "warn")
+	c.OnGrowth = cmp.Or(c.OnGrowth, GrowthStop)
 	if c.Registry == nil {
 		c.Registry = prometheus.NewRegistry()
 	}
@@ -139,6 +153,7 @@ func (c Config) Validate() error {
 	check(c.BatchLinger >= 0 && c.BatchLinger < time.Minute, "batch: linger is %s, at least 0 and below a minute", c.BatchLinger)
 	check(c.Inflight >= c.BatchBytes, "inflight: %d bytes are less than one batch of %d", c.Inflight, c.BatchBytes)
 	check(c.OnReset == "warn" || c.OnReset == "fail", "on_external_reset: %q is not warn or fail", c.OnReset)
+	check(c.OnGrowth == GrowthStop || c.OnGrowth == GrowthWiden, "on_partition_growth: %q is not stop or widen", c.OnGrowth)
 	check(c.Scope == stream.ScopePartition || c.Scope == stream.ScopeTopic, "scope: %q is not partition or topic", c.Scope)
 	check(c.Scope != stream.ScopeTopic || len(c.Key) > 0, "scope: topic is for a business key, none is configured")
 	check(c.Heartbeat*3 <= c.Session, "heartbeat: %s is more than a third of the session timeout %s", c.Heartbeat, c.Session)

@@ -5,7 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"effectonce/internal/kafkatest"
@@ -22,7 +21,7 @@ func TestRequestsHoldBackRebalancesWithoutRoom(t *testing.T) {
 	p.group = rebalance.New(rebalance.Config{}, rebalance.Board{
 		Open: p.list.open, Drop: p.list.drop, Ask: p.loop.ask, Tell: func(rebalance.Event) {},
 	})
-	p.metrics = newMetrics(prometheus.NewRegistry())
+	p.metrics = newMetrics()
 	assigned, revoked := make(chan struct{}, 10), make(chan struct{}, 10)
 	addr := kafkatest.Fake(t, 1, "t").ListenAddrs()[0]
 	p.client = kafkatest.Client(t, addr, kgo.ConsumerGroup("g"), kgo.ConsumeTopics("t"), kgo.BlockRebalanceOnPoll(),

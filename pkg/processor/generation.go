@@ -11,32 +11,9 @@ import (
 	"strings"
 
 	"effectonce/pkg/decode"
+	"effectonce/pkg/offsets"
 	"effectonce/pkg/stream"
 )
-
-// generation digests what a commit means: scope, key rule, encoding and the
-// partition count that keys are hashed over. Two configurations that differ in it
-// never commit to one position.
-func (c Config) generation(scope stream.Scope, partitions int32) []byte {
-	h := sha256.New()
-	part := func(s string) {
-		var n [4]byte
-		binary.BigEndian.PutUint32(n[:], uint32(len(s)))
-		h.Write(n[:])
-		h.Write([]byte(s))
-	}
-	r := c.rule()
-	part("effectonce 1") // the encoding of fingerprints
-	part(string(scope))
-	part(r.KeyMissing)
-	for _, k := range r.Key {
-		part(k)
-	}
-	if len(c.Key) > 0 && scope == stream.ScopePartition {
-		part(fmt.Sprint(partitions))
-	}
-	return h.Sum(nil)[:16]
-}
 
 // rule is what a generation digests, in words: it stands beside it in the
 // pipeline's row, so that a refusal can name what the pipeline was made with.
@@ -55,6 +32,41 @@ func (c Config) rule() rule {
 	return r
 }
 
+// generation digests what a commit means: scope, key rule, encoding and the
+// partition count that keys are hashed over. Two configurations that differ in it
+// never commit to one position. The scope is the topic's own, not the rule's.
+func (r rule) generation(scope stream.Scope, partitions int32) []byte {
+	h := sha256.New()
+	part := func(s string) {
+		var n [4]byte
+		binary.BigEndian.PutUint32(n[:], uint32(len(s)))
+		h.Write(n[:])
+		h.Write([]byte(s))
+	}
+	part("effectonce 1") // the encoding of fingerprints
+	part(string(scope))
+	part(r.KeyMissing)
+	for _, k := range r.Key {
+		part(k)
+	}
+	if len(r.Key) > 0 && scope == stream.ScopePartition {
+		part(fmt.Sprint(partitions))
+	}
+	return h.Sum(nil)[:16]
+}
+
+// generation is that of the configured rule.
+func (c Config) generation(scope stream.Scope, partitions int32) []byte {
+	return c.rule().generation(scope, partitions)
+}
+
+// accepts reports whether a topic's row is one that this configuration works with:
+// of its own generation, or of the one that a member of it has widened the topic to.
+func (c Config) accepts(row offsets.Topic) bool {
+	widened := c.OnGrowth == GrowthWiden && row.Scope == stream.ScopeTopic
+	return (row.Scope == c.Scope || widened) && bytes.Equal(row.Generation, c.generation(row.Scope, row.Partitions))
+}
+
 // text is the rule as JSON.
 func (r rule) text() string {
 	b, _ := json.Marshal(r) //nolint:errchkjson // strings only: never fails
@@ -66,6 +78,11 @@ func (r rule) key() string {
 		return "coordinates"
 	}
 	return strings.Join(r.Key, " + ")
+}
+
+// words is the rule for people.
+func (r rule) words() string {
+	return fmt.Sprintf("key %s, key_missing %s, scope %s", r.key(), r.KeyMissing, r.Scope)
 }
 
 // against says in which settings r, which a pipeline was made with, differs from
@@ -91,19 +108,18 @@ func (r rule) against(configured rule) string {
 }
 
 // ErrGeneration says that the pipeline's rows were made under another key rule: its
-// memory recognises nothing under this one. Run the configuration it was made with,
-// or give the new one a pipeline name of its own, which begins with an empty memory.
+// memory recognises nothing under this one. Run the configuration it was made with;
+// or have Migrate change it; or give the new one a pipeline name of its own, which
+// begins with an empty memory.
 var ErrGeneration = errors.New("the pipeline was made for another configuration")
 
-// madeAlike compares a stored generation with this configuration's, before the
-// group is joined; the takeover compares it again.
-func (p *Processor) madeAlike(stored []byte, partitions int32) error {
-	if bytes.Equal(stored, p.cfg.generation(p.cfg.Scope, partitions)) {
-		return nil
-	}
+// otherwise is the error of rows that this configuration does not work with. It is
+// found before the group is joined; the takeover compares again.
+func (p *Processor) otherwise() error {
 	var made rule
 	if err := json.Unmarshal([]byte(p.pipeline.Settings), &made); err != nil {
 		return fmt.Errorf("%w: its settings cannot be read: %w", ErrGeneration, err)
 	}
-	return fmt.Errorf("%w: %s; run the configuration it was made with, or name a new pipeline", ErrGeneration, made.against(p.cfg.rule()))
+	return fmt.Errorf("%w: %s; run the configuration it was made with, or change it with processor pipeline migrate, or name a new pipeline",
+		ErrGeneration, made.against(p.cfg.rule()))
 }

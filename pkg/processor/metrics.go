@@ -30,7 +30,7 @@ type metrics struct {
 	applied, duplicate, dead, ok prometheus.Counter
 }
 
-func newMetrics(reg prometheus.Registerer) *metrics {
+func newMetrics() *metrics {
 	counter := func(name, help string) prometheus.Counter {
 		return prometheus.NewCounter(prometheus.CounterOpts{Name: "effectonce_" + name, Help: help})
 	}
@@ -61,8 +61,21 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	})
 	m.applied, m.duplicate, m.dead = m.records.WithLabelValues("applied"), m.records.WithLabelValues("duplicate"), m.records.WithLabelValues("dead")
 	m.ok = m.commits.WithLabelValues("committed")
-	reg.MustRegister(m.records, m.commits, m.unknown, m.took, m.takeovers, m.fenced, m.wentBack, m.full, m.lookups, m.seals, m.rebuilds)
 	return m
+}
+
+func (m *metrics) all() []prometheus.Collector {
+	return []prometheus.Collector{m.records, m.commits, m.unknown, m.took, m.takeovers, m.fenced, m.wentBack, m.full, m.lookups, m.seals, m.rebuilds}
+}
+
+// register adds collectors and returns what takes them out again.
+func register(reg *prometheus.Registry, cs ...prometheus.Collector) (end func()) {
+	reg.MustRegister(cs...)
+	return func() {
+		for _, c := range cs {
+			reg.Unregister(c)
+		}
+	}
 }
 
 func (m *metrics) committed(r dedup.Range) {
@@ -80,7 +93,7 @@ func (m *metrics) looked(f *dedup.Fold) {
 func (m *metrics) failed(v Verdict) { m.commits.WithLabelValues(string(v)).Inc() }
 
 // standingsCollector shows the partitions held as they stand when asked.
-type standingsCollector struct{ p *Processor }
+type standingsCollector struct{ a *admin }
 
 var (
 	partitionLabels = []string{"topic", "partition"}
@@ -104,14 +117,18 @@ func (c *standingsCollector) Describe(ch chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (c *standingsCollector) Collect(ch chan<- prometheus.Metric) {
+	p, _ := c.a.processor()
+	if p == nil { // being opened
+		return
+	}
 	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
 	}
 	states := map[rebalance.State]int{rebalance.Running: 0, rebalance.Waiting: 0, rebalance.Stopped: 0}
-	standings, bytes := c.p.list.standings()
+	standings, bytes := p.list.standings()
 	var sum dedup.Stats
 	counted := map[stream.Partition]bool{} // scopes: partitions may share one
-	for _, h := range c.p.group.Held() {
+	for _, h := range p.group.Held() {
 		states[h.State]++
 		number := strconv.Itoa(int(h.Name.Number))
 		if h.State == rebalance.Stopped {
@@ -130,7 +147,7 @@ func (c *standingsCollector) Collect(ch chan<- prometheus.Metric) {
 			sum.Gate += s.view.Gate
 			sum.Capacity += s.view.Capacity
 		}
-		if end, ok := c.p.health.end(h.Name); ok {
+		if end, ok := p.health.end(h.Name); ok {
 			lag := max(end-s.claim.Next, 0)
 			gauge(lagRecords, float64(lag), h.Name.Topic, number)
 			age := 0.0

@@ -1,6 +1,7 @@
 package processor
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -74,7 +75,7 @@ func open(ctx context.Context, cfg Config) (_ *Processor, err error) {
 		cfg: cfg, settings: pgtx.DefaultSettings, logger: cfg.Logger, health: newHealth(),
 		offsets: offsets.New(cfg.Schema), log: dedup.New(cfg.Schema),
 		list:       newList(cfg.BatchRecords, cfg.BatchBytes, cfg.Inflight),
-		suspicious: make(chan struct{}, 1),
+		suspicious: make(chan struct{}, 1), grown: make(chan struct{}, 1), metrics: cfg.metrics,
 	}
 	p.loop = &loop{p: p, wake: func() {}}
 	p.list.committers, p.list.linger = cfg.Committers, cfg.BatchLinger
@@ -177,11 +178,9 @@ func (p *Processor) openKafka(ctx context.Context) error {
 	for _, t := range p.topics {
 		p.list.shared[t.Name] = t.Scope == stream.ScopeTopic
 	}
-	p.metrics = newMetrics(p.cfg.Registry)
 	if err := p.join(ctx); err != nil {
 		return fmt.Errorf("kafka: %w", err)
 	}
-	p.cfg.Registry.MustRegister(&standingsCollector{p: p}) // asked at any time: only once there is a group
 	return nil
 }
 
@@ -208,7 +207,9 @@ func (p *Processor) register(ctx context.Context, adm *kadm.Client, cluster stri
 		return err
 	}
 	if p.pipeline, err = p.offsets.Register(ctx, tx, want, p.cfg.Topics, p.cfg.Share); err == nil {
-		err = p.madeAlike(p.pipeline.Generation, 0)
+		if !bytes.Equal(p.pipeline.Generation, want.Generation) {
+			err = p.otherwise()
+		}
 	}
 	if err == nil {
 		err = p.registerTopics(ctx, tx, adm)
@@ -231,8 +232,8 @@ func (p *Processor) registerTopics(ctx context.Context, tx *pgtx.Tx, adm *kadm.C
 		switch {
 		case at >= 0:
 			t.Partitions = rows[at].Partitions // the count that keys were hashed over
-			if err := p.madeAlike(rows[at].Generation, t.Partitions); err != nil {
-				return fmt.Errorf("topic %q: %w", name, err)
+			if !p.cfg.accepts(rows[at]) {
+				return fmt.Errorf("topic %q: %w", name, p.otherwise())
 			}
 			t.Scope, t.Generation = rows[at].Scope, rows[at].Generation
 		case slices.ContainsFunc(rows, func(r offsets.Topic) bool { return r.Name == name }):

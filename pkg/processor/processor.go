@@ -43,6 +43,7 @@ type Processor struct {
 
 	server     atomic.Pointer[offsets.Server]
 	suspicious chan struct{} // a connection showed another server
+	grown      chan struct{} // a partition stopped as it does when its topic grew
 
 	logger  zerolog.Logger
 	metrics *metrics
@@ -65,26 +66,35 @@ func Run(ctx context.Context, cfg Config) error {
 	if err != nil {
 		return err
 	}
+	cfg.metrics = newMetrics()
+	defer register(cfg.Registry, append(cfg.metrics.all(), &standingsCollector{a})...)()
 	eg, ectx := errgroup.WithContext(ctx)
 	eg.Go(func() error { return a.serve(ectx) })
 	eg.Go(func() error { return openAndRun(ectx, cfg, a) })
 	return eg.Wait()
 }
 
+// openAndRun opens the pipeline and runs it, again whenever one of its topics was
+// widened.
 func openAndRun(ctx context.Context, cfg Config, a *admin) error {
-	p, err := openPatiently(ctx, cfg, a)
-	if ctx.Err() != nil && p == nil {
-		return nil // told to stop before it began
-	}
-	if err != nil {
-		return err
-	}
-	defer func() {
+	for {
+		p, err := openPatiently(ctx, cfg, a)
+		if ctx.Err() != nil && p == nil {
+			return nil // told to stop before it began
+		}
+		if err != nil {
+			return err
+		}
+		a.opened(p)
+		err = p.run(ctx)
 		p.close(ctx)
 		p.logger.Info().Msg("stopped, left the group")
-	}()
-	a.opened(p)
-	return p.run(ctx)
+		if !errors.Is(err, errReopen) {
+			return err
+		}
+		a.reopens(err)
+		p.logger.Warn().Err(err).Msg("opening again")
+	}
 }
 
 // run holds two lifetimes: fetching ends with ctx, work in flight is finished.
@@ -107,6 +117,7 @@ func (p *Processor) run(ctx context.Context) error {
 	fetch.Go(func() error { return p.loop.run(fctx) })
 	fetch.Go(func() error { return p.group.Run(fctx) })
 	fetch.Go(func() error { return p.watch(fctx) })
+	fetch.Go(func() error { return p.grow(fctx) })
 	fetch.Go(func() error { return p.measure(fctx) })
 	fetch.Go(func() error { return p.sweep(fctx) })
 	err := fetch.Wait()

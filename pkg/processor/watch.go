@@ -112,6 +112,12 @@ var errOtherCluster = errors.New("connected to another Postgres cluster than the
 
 // tell logs and counts what the group reports.
 func (p *Processor) tell(e rebalance.Event) {
+	if growth(e) {
+		select {
+		case p.grown <- struct{}{}:
+		default:
+		}
+	}
 	level := zerolog.InfoLevel
 	switch e.Kind {
 	case "stopped":

@@ -115,6 +115,26 @@ func Starts(ctx context.Context, adm *kadm.Client, pipeline, group string, t Top
 	return starts, nil
 }
 
+// FirstOffsets are the first offsets of a topic's partitions in [from, to).
+func FirstOffsets(ctx context.Context, adm *kadm.Client, topic string, from, to int32) ([]int64, error) {
+	listed, err := adm.ListStartOffsets(ctx, topic)
+	if err != nil {
+		return nil, fmt.Errorf("start offsets: %w", err)
+	}
+	var starts []int64
+	for n := from; n < to; n++ {
+		o, ok := listed.Lookup(topic, n)
+		if !ok {
+			return nil, fmt.Errorf("start offset: %w: %s/%d", errNoOffset, topic, n)
+		}
+		if o.Err != nil {
+			return nil, fmt.Errorf("start offset of %s/%d: %w", topic, n, o.Err)
+		}
+		starts = append(starts, o.Offset)
+	}
+	return starts, nil
+}
+
 var errNoOffset = errors.New("Kafka did not answer for the partition") //nolint:staticcheck // a product's name
 
 // mayStart looks at what the group has committed before any row exists. An offset

@@ -22,6 +22,7 @@ type Config struct {
 	Takeover        Takeover    `yaml:"takeover,omitempty" json:"takeover,omitempty" jsonschema:"how a partition is taken from a member that no longer answers"`
 	DeadLetters     DeadLetters `yaml:"dead_letters,omitempty" json:"dead_letters,omitempty" jsonschema:"when refused records stop the pipeline"`
 	OnExternalReset string      `yaml:"on_external_reset,omitempty" json:"on_external_reset,omitempty" validate:"oneof=warn fail" jsonschema:"what to do when somebody else moved the group's offsets in Kafka: warn (default) and go on from Postgres, or fail to stop the partition"`
+	OnGrowth        string      `yaml:"on_partition_growth,omitempty" json:"on_partition_growth,omitempty" validate:"oneof=stop widen" jsonschema:"what to do when a topic in scope partition gets more partitions: stop (default) the partitions where it shows, or widen the topic to scope topic with all of its keys"`
 	Admin           Admin       `yaml:"admin,omitempty" json:"admin,omitempty" jsonschema:"the address of /livez, /readyz and /metrics"`
 	Log             Log         `yaml:"log,omitempty" json:"log,omitempty" jsonschema:"the log on standard error"`
 }
@@ -158,6 +159,7 @@ func Default() Config {
 		Takeover:        Takeover{Grace: Duration(2 * time.Second)},
 		DeadLetters:     DeadLetters{StopAfter: 20},
 		OnExternalReset: "warn",
+		OnGrowth:        "stop",
 		Admin:           Admin{Listen: "127.0.0.1:9464"},
 		Log:             Log{Level: "info", Format: "auto"},
 	}

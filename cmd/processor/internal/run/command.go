@@ -51,7 +51,7 @@ second ends the process at once. A dependency that is down is waited for.`,
 		for _, w := range loaded.Warnings() {
 			logger.Warn().Msg(w.String())
 		}
-		return exit.With(code(processor.Run(cmd.Context(), cfg)))
+		return exit.With(Code(processor.Run(cmd.Context(), cfg)))
 	}
 	return cmd
 }
@@ -66,9 +66,9 @@ func up(ctx context.Context, cfg processor.Config) error {
 	return errors.Join(err, m.Close())
 }
 
-// code names the exit code for what ended a run: what an operator must change
-// first is a matter of configuration.
-func code(err error) (int, error) {
+// Code names the exit code for what ended a run or a change of a pipeline: what an
+// operator must change first is a matter of configuration.
+func Code(err error) (int, error) {
 	var schema *migrations.OutOfRangeError
 	code := pgtx.Code(err)
 	switch {
@@ -79,7 +79,7 @@ func code(err error) (int, error) {
 	case errors.As(err, &schema), errors.Is(err, migrations.ErrServerTooOld), errors.Is(err, rebalance.ErrNoTopic), errors.Is(err, rebalance.ErrNoTopicID),
 		errors.Is(err, rebalance.ErrGroupInUse), errors.Is(err, rebalance.ErrOurOffsets), errors.Is(err, processor.ErrRecreated), errors.Is(err, processor.ErrGeneration),
 		errors.Is(err, offsets.ErrOtherCluster), errors.Is(err, offsets.ErrOtherDatabase), errors.Is(err, offsets.ErrOtherGroup),
-		errors.Is(err, processor.ErrConfig):
+		errors.Is(err, processor.ErrConfig), errors.Is(err, offsets.ErrNoPipeline):
 		return exit.Config, err
 	}
 	return exit.Failed, err

@@ -35,7 +35,7 @@ func TestExitCodes(t *testing.T) {
 		if err != nil {
 			err = fmt.Errorf("pipeline: %w", err)
 		}
-		err = exit.With(code(err))
+		err = exit.With(Code(err))
 		if got := exit.Code(err); got != c.code || err != nil && !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%v: exit code %d, want %d and %q", err, got, c.code, c.says)
 		}

@@ -64,6 +64,7 @@ func Pipeline(c config.Config, logger zerolog.Logger) (processor.Config, error) 
 		Grace:          time.Duration(c.Takeover.Grace),
 		StopAfter:      c.DeadLetters.StopAfter,
 		OnReset:        c.OnExternalReset,
+		OnGrowth:       processor.Growth(c.OnGrowth),
 		Admin:          c.Admin.Listen,
 		Logger:         logger,
 	}, nil
