@@ -81,6 +81,10 @@ func wantRights() map[string]string {
 		"log_progress()":     "execute",
 		"expired_segments()": "execute",
 		"expire_segments()":  "execute",
+		// Changes of what a commit means.
+		"change_generation()": "execute",
+		"lock_logs()":         "execute",
+		"change_logs()":       "execute",
 		// What SQL may ask, one function a type of key.
 		"part()":              "execute execute execute execute execute",
 		"canonical_number()":  "execute",
