@@ -14,8 +14,7 @@ import (
 	"effectonce/pkg/stream"
 )
 
-// joined stands for the number of a log that is a whole topic's.
-const joined int32 = -1
+const joined = WholeTopic
 
 var other = []byte("other generation") //nolint:gochecknoglobals // a constant
 
