@@ -92,10 +92,16 @@ func TestLedgerSealed(t *testing.T) {
 			w := newWorld(t, 4, seed)
 			w.memory = 2
 			w.mustBe(w.play(h))
-			if n := w.number("SELECT count(*) FROM " + w.db.Relation("segments") + " WHERE state = 'live' AND tier > 0"); n == 0 {
-				t.Error("nothing was sealed and merged")
-			}
+			w.merged()
 		})
+	}
+}
+
+// merged requires that keys were sealed and segments merged.
+func (w *world) merged() {
+	w.t.Helper()
+	if n := w.number("SELECT count(*) FROM " + w.db.Relation("segments") + " WHERE state = 'live' AND tier > 0"); n == 0 {
+		w.t.Error("nothing was sealed and merged")
 	}
 }
 
@@ -120,6 +126,9 @@ func (w *world) play(h history) (when string, found []finding) {
 		}
 		if found = w.findings(w.drained()); len(found) > 0 {
 			return "drained after " + name, found
+		}
+		for _, m := range w.members {
+			w.overtaken += m.metric(`effectonce_commits_total{outcome="log_moved"}`) + m.metric(`effectonce_commits_total{outcome="isolate"}`)
 		}
 	}
 	w.balanced()

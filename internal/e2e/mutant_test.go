@@ -11,14 +11,19 @@ var mutants = []struct {
 	name  string
 	fence string // the fence's SQL, by which a batch is held
 	key   string
+	scope string
 	plan  []string // before the duel
 	kills []string
 }{
 	// A position alone guards a pipeline without keys; with keys the log's compare
 	// is a second line, and only the chain of audit rows shows the breach.
-	{"no-fence", unfencedSQL, "coordinates", nil, []string{doubled, reordered, chain}},
-	{"no-fence", unfencedSQL, "event_id", nil, []string{chain}},
-	{"learn-early", fenceSQL, "event_id", []string{"cut before COMMIT"}, []string{lost}},
+	{"no-fence", unfencedSQL, "coordinates", "partition", nil, []string{doubled, reordered, chain}},
+	{"no-fence", unfencedSQL, "event_id", "partition", nil, []string{chain}},
+	{"learn-early", fenceSQL, "event_id", "partition", []string{"cut before COMMIT"}, []string{lost}},
+	// In scope topic members race, for a key and for the log. The lock alone is not
+	// missed: append_runs compares the head once more.
+	{"learn-blind", fenceSQL, "event_id", "topic", []string{"cut before COMMIT"}, []string{doubled}},
+	{"ignore-overtaken", fenceSQL, "event_id", "topic", []string{"cut before COMMIT"}, []string{doubled}},
 }
 
 // unfencedSQL is what a mutant without a fence sends in its place.
@@ -29,15 +34,17 @@ const unfencedSQL = "WITH moved AS"
 func TestMutants(t *testing.T) {
 	t.Parallel()
 	for _, c := range mutants {
-		t.Run(c.name+" with key "+c.key, func(t *testing.T) {
+		t.Run(c.name+", key "+c.key+", scope "+c.scope, func(t *testing.T) {
 			t.Parallel()
 			h := history{71, 8_000, c.plan, fenceSQL}
 			w := newWorld(t, 8, h.seed)
 			w.key = c.key
+			w.scatter(c.scope)
 			w.mustBe(w.play(h))
 
 			h.fence = c.fence
 			w = newWorld(t, 8, h.seed)
+			w.scatter(c.scope)
 			w.key, w.binary, w.env = c.key, mutated, []string{"EFFECTONCE_MUTANT=" + c.name}
 			when, found := w.play(h)
 			t.Logf("%s: killed by %v, the first: %v", when, classes(found), found[:min(1, len(found))])

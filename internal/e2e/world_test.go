@@ -40,6 +40,7 @@ type world struct {
 	stream     *stream
 	truth      *truth
 	members    []*member
+	overtaken  float64 // more than 0: a batch met what another member had applied meanwhile
 
 	// What a test may change before it starts members.
 	key        string // a source, or coordinates

@@ -38,7 +38,7 @@ type sizes struct {
 	clear   int   // blocks a statement that removes dead ones
 	prune   int   // audit rows a statement that deletes them
 
-	alone time.Duration // how long a segment that is being built keeps others of its log from being begun
+	alone time.Duration // how long a segment that is being built keeps others of its log from being begun, since its last blocks
 }
 
 var usual = sizes{
@@ -49,7 +49,7 @@ var usual = sizes{
 	merge: 8, segment: 8_000_000,
 	runs:  64, // 10 MB
 	clear: 2000, prune: 500,
-	alone: time.Minute,
+	alone: 10 * time.Second,
 }
 
 // builder writes one segment: its row in state building, then its blocks in short
@@ -88,8 +88,8 @@ func (s *Store) register(ctx context.Context, conn *pgx.Conn, set pgtx.Settings,
 		Row: func(r pgtx.Row) error { return r.Scan(&alone) },
 	})
 	switch {
-	case err != nil:
-		return nil, err
+	case err != nil: // perhaps it is there all the same
+		return nil, errors.Join(err, s.discard(ctx, conn, set, seg))
 	case !alone:
 		return nil, ErrBusy
 	}
@@ -142,7 +142,10 @@ func (b *builder) flush(ctx context.Context) error {
 		return err
 	}
 	b.buf, b.rows = append(b.buf[:0], copyHeader...), 0
-	return tx.Commit(ctx)
+	return tx.Commit(ctx, pgtx.Statement{ // a sign of life
+		Step: pgtx.StepWrite, SQL: b.store.sql(`UPDATE @schema@.segments SET created_at = now() WHERE id = $1 AND state = 'building'`),
+		Params: []pgtx.Param{pgtx.UUID(b.seg.ID)},
+	})
 }
 
 // end sends what is left and names the filter. The segment can be swapped in then.

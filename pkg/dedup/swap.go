@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -123,10 +124,23 @@ func (s *Store) settle(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, v
 	return nil
 }
 
-// discard gives up a segment that was not made live; clean-up removes its blocks.
+// discardTime bounds giving up a segment.
+const discardTime = 3 * time.Second
+
+// discard gives up a segment that was not made live; clean-up removes its blocks. It
+// does so as well where ctx has ended and taken the connection with it: left behind,
+// the segment would keep others of its log from being begun, and in scope topic a
+// foreign seal ends a builder's context as a matter of course.
 func (s *Store) discard(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, seg *Segment) error {
-	if conn.IsClosed() {
-		return nil // Sweep will find it
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), discardTime)
+	defer cancel()
+	if conn.IsClosed() { // its place in the pool is still ours
+		other, err := pgx.ConnectConfig(ctx, conn.Config())
+		if err != nil {
+			return nil // Sweep will find it
+		}
+		defer func() { _ = other.Close(ctx) }() // nothing is left to lose
+		conn = other
 	}
 	return pgtx.Once(ctx, conn, set, pgtx.Statement{
 		Step:   pgtx.StepWrite,

@@ -71,7 +71,9 @@ func (c *committer) do(ctx context.Context, w *work) {
 			return
 		}
 		start = time.Now()
-		err = c.commit(ctx, w)
+		if err = c.commit(ctx, w); errors.Is(err, errOvertaken) {
+			c.p.metrics.failed(LogMoved)
+		}
 	}
 	if err != nil {
 		c.failed(ctx, w, err)
@@ -199,7 +201,7 @@ func (c *committer) hold(ctx context.Context, tx *pgtx.Tx, s *share) error {
 	if err := c.p.log.Hold(ctx, tx, s.scope.view, setConstraints); err != nil {
 		return err
 	}
-	if s.fold.Overtaken(func(i int) bool { return c.applied[i] || c.dead[i] }) {
+	if s.fold.Overtaken(func(i int) bool { return c.applied[i] || c.dead[i] }) && !mutant.IgnoreOvertaken {
 		return errOvertaken
 	}
 	return nil
