@@ -44,7 +44,7 @@ type ask struct {
 	keys     [][]byte
 	segments []stream.UUID
 	manifest stream.UUID
-	hits     []int // indices of keys
+	hits     []int64 // numbers of keys, from 1
 }
 
 func (f *Fold) ask() *ask {
@@ -66,7 +66,7 @@ func (f *Fold) ask() *ask {
 }
 
 // found is the group of the key at i, which a segment has.
-func (a *ask) found(i int) int32 {
+func (a *ask) found(i int64) int32 {
 	f := a.fold
 	if a.segments == nil {
 		return f.open[i].group
@@ -85,8 +85,8 @@ func (a *ask) settle() {
 	if a.manifest != f.manifest && (a.segments != nil || !own) {
 		return
 	}
-	for _, i := range a.hits {
-		if g := a.found(i); !f.seen[g] {
+	for _, n := range a.hits {
+		if g := a.found(n - 1); !f.seen[g] {
 			f.seen[g] = true
 			f.Confirmed++
 		}
@@ -95,11 +95,12 @@ func (a *ask) settle() {
 	f.view.hit(f.among)
 }
 
-// holds finds key k in block b: by position, which is quick, and where that found
-// the bytes across two keys, by looking at each key.
-const holds = `CASE position(k.key IN b.fingerprints)
-	WHEN 0 THEN false
-	ELSE position(k.key IN b.fingerprints) % 16 = 1 OR EXISTS (
+// holds finds key k in block b: by position, which is quick and looked for once where
+// the key is there, and where that found the bytes across two keys, by looking at
+// each key.
+const holds = `CASE position(k.key IN b.fingerprints) % 16
+	WHEN 1 THEN true
+	ELSE position(k.key IN b.fingerprints) > 0 AND EXISTS (
 		SELECT FROM generate_series(1, octet_length(b.fingerprints), 16) AS at
 		WHERE substr(b.fingerprints, at, 16) = k.key) END`
 
@@ -110,34 +111,26 @@ func (s *Store) lookUp(a *ask) pgtx.Statement {
 	stmt := pgtx.Statement{
 		Step:   pgtx.StepLog,
 		Params: []pgtx.Param{pgtx.Int8(a.fold.view.Log), pgtx.Byteas(a.keys)},
-		Row: func(r pgtx.Row) error {
-			var n *int64
-			if err := r.Scan((*[16]byte)(&a.manifest), &n); err != nil || n == nil {
-				return err
-			}
-			a.hits = append(a.hits, int(*n-1))
-			return nil
-		},
+		Row:    func(r pgtx.Row) error { return r.Scan((*[16]byte)(&a.manifest), &a.hits) },
 	}
 	if a.segments != nil {
 		stmt.Params = append(stmt.Params, pgtx.UUIDs(a.segments))
-		stmt.SQL = s.sql(`SELECT l.manifest, x.n FROM @schema@.logs l LEFT JOIN LATERAL (
-				SELECT k.n FROM unnest($2, $3) WITH ORDINALITY AS k (key, segment, n)
+		stmt.SQL = s.sql(`SELECT l.manifest, (SELECT array_agg(k.n)
+				FROM unnest($2, $3) WITH ORDINALITY AS k (key, segment, n)
 				JOIN @schema@.segments s ON s.id = k.segment AND s.log = l.id AND s.state = 'live'
 				CROSS JOIN LATERAL (SELECT b.fingerprints FROM @schema@.blocks b
 					WHERE b.segment = s.id AND b.first <= k.key ORDER BY b.first DESC LIMIT 1) b
-				WHERE ` + holds + `) x ON true
-			WHERE l.id = $1`)
+				WHERE ` + holds + `)
+			FROM @schema@.logs l WHERE l.id = $1`)
 		return stmt
 	}
 	stmt.SQL = s.sql(`WITH s AS MATERIALIZED (
 			SELECT id FROM @schema@.segments WHERE log = $1 AND state = 'live' ORDER BY keys DESC)
-		SELECT l.manifest, x.n FROM @schema@.logs l LEFT JOIN LATERAL (
-			SELECT k.n FROM unnest($2) WITH ORDINALITY AS k (key, n)
+		SELECT l.manifest, (SELECT array_agg(k.n) FROM unnest($2) WITH ORDINALITY AS k (key, n)
 			WHERE EXISTS (SELECT FROM s
 				CROSS JOIN LATERAL (SELECT b.fingerprints FROM @schema@.blocks b
 					WHERE b.segment = s.id AND b.first <= k.key ORDER BY b.first DESC LIMIT 1) b
-				WHERE ` + holds + `)) x ON true
-		WHERE l.id = $1`)
+				WHERE ` + holds + `))
+		FROM @schema@.logs l WHERE l.id = $1`)
 	return stmt
 }

@@ -55,7 +55,9 @@ func (f *Fold) narrow() {
 			continue
 		}
 		f.open = slices.DeleteFunc(f.open, func(q question) bool {
-			if !c.whole.has(q.slot) {
+			// The first has most of what a replay repeats; of the others, filters know
+			// more quickly what they have not.
+			if i > 0 && c.filter != nil && !c.filter.has(q.slot) || !c.whole.has(q.slot) {
 				return false
 			}
 			f.seen[q.group] = true

@@ -30,13 +30,16 @@ func (w *whole) part(k slot) uint64 {
 }
 
 func (w *whole) has(k slot) bool {
-	at := w.part(k)
-	for _, have := range w.keys[w.begin[at]:w.begin[at+1]] {
-		if !have.less(k) {
-			return have == k
+	part := w.part(k)
+	from, to := w.begin[part], w.begin[part+1]
+	for from < to {
+		if at := (from + to) / 2; w.keys[at].less(k) {
+			from = at + 1
+		} else {
+			to = at
 		}
 	}
-	return false
+	return from < w.begin[part+1] && w.keys[from] == k
 }
 
 // newWhole takes the sorted keys.
