@@ -1,11 +1,9 @@
 package dedup
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 
 	"github.com/jackc/pgx/v5"
@@ -36,7 +34,7 @@ func (s *Store) Compact(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, 
 	if len(inputs) == 0 {
 		return 0, nil
 	}
-	seg, err := s.merge(ctx, conn, set, v.Log, inputs)
+	seg, err := s.merge(ctx, conn, set, v, inputs)
 	if short, ok := errors.AsType[*shortError](err); ok {
 		err = s.recount(ctx, conn, set, v, short.seg)
 	}
@@ -52,8 +50,8 @@ func (v *View) live() []*Segment {
 	return v.segments
 }
 
-// choose returns the segments to merge: the smallest of the lowest tier and window
-// that has z.merge of them, at most z.merge and together at most z.segment keys.
+// choose returns the segments to merge: the oldest pack of the lowest tier that is
+// complete, so that what lies on one shelf dies at once. A pack is within one window.
 func choose(live []*Segment, window func(Segment) int64, z sizes) []*Segment {
 	type group struct {
 		tier   int
@@ -69,26 +67,22 @@ func choose(live []*Segment, window func(Segment) int64, z sizes) []*Segment {
 	}
 	var best []*Segment
 	for _, list := range groups {
-		if len(list) < z.merge {
-			continue
-		}
-		slices.SortFunc(list, func(a, b *Segment) int {
-			return cmp.Or(cmp.Compare(a.Keys, b.Keys), cmp.Compare(a.First, b.First))
-		})
-		keys, n := int64(0), 0
-		for n < z.merge && keys+list[n].Keys <= z.segment {
-			keys += list[n].Keys
-			n++
-		}
-		if n > 1 && (len(best) == 0 || list[0].Tier < best[0].Tier || list[0].Tier == best[0].Tier && list[0].First < best[0].First) {
-			best = list[:n]
+		packs := pack(list, z)
+		for i, p := range packs {
+			complete := i+1 < len(packs) || len(p) == z.merge
+			if complete && len(p) > 1 && (len(best) == 0 || older(p[0], best[0])) {
+				best = p
+			}
 		}
 	}
 	return best
 }
 
+// older says whether a pack that begins with a is merged before one that begins with b.
+func older(a, b *Segment) bool { return a.Tier < b.Tier || a.Tier == b.Tier && a.First < b.First }
+
 // merge streams the inputs into a new segment of the next tier.
-func (s *Store) merge(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, log int64, inputs []*Segment) (*Segment, error) {
+func (s *Store) merge(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, v *View, inputs []*Segment) (*Segment, error) {
 	out := &Segment{Tier: inputs[0].Tier + 1, First: inputs[0].First, Last: inputs[0].Last}
 	sources := make([]*source, len(inputs))
 	expected := int64(0)
@@ -97,7 +91,7 @@ func (s *Store) merge(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, lo
 		expected += in.Keys
 		out.First, out.Last = min(out.First, in.First), max(out.Last, in.Last)
 	}
-	b, err := s.register(ctx, conn, set, log, out, expected)
+	b, err := s.register(ctx, conn, set, v, out, expected)
 	if err != nil {
 		return nil, err
 	}

@@ -101,7 +101,9 @@ func (s *Store) Size(ctx context.Context, conn *pgx.Conn, set pgtx.Settings) (Si
 				+ (SELECT (coalesce(sum(octet_length(r.fingerprints)), 0) / 16)::bigint
 					FROM @schema@.logs l JOIN @schema@.runs r ON r.log = l.id AND r.seq > l.sealed),
 			pg_total_relation_size(to_regclass($1)), pg_total_relation_size(to_regclass($2)),
-			pg_total_relation_size(to_regclass($3)), pg_total_relation_size(to_regclass($4))`),
+			pg_total_relation_size(to_regclass($3)), pg_total_relation_size(to_regclass($4))
+				+ (SELECT coalesce(sum(pg_total_relation_size(inhrelid)), 0)::bigint FROM pg_inherits
+					WHERE inhparent = to_regclass($4))`),
 		Params: []pgtx.Param{table("logs"), table("runs"), table("segments"), table("blocks")},
 		Row:    func(r pgtx.Row) error { return r.Scan(&z.Keys, &z.Logs, &z.Runs, &z.Segments, &z.Blocks) },
 	})

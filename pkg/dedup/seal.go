@@ -43,7 +43,7 @@ func (s *Store) Seal(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, v *
 
 // write builds the segment of a generation.
 func (s *Store) write(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, v *View, keys []slot, head int64) (*Segment, error) {
-	b, err := s.register(ctx, conn, set, v.Log, &Segment{First: v.unsealed(), Last: head}, int64(len(keys)))
+	b, err := s.register(ctx, conn, set, v, &Segment{First: v.unsealed(), Last: head}, int64(len(keys)))
 	if err != nil {
 		return nil, err
 	}

@@ -72,17 +72,20 @@ var ErrBusy = errors.New("somebody else is building a segment of this log")
 
 // register writes a segment's row. Its id is random: another attempt, or another
 // member's, is another segment.
-func (s *Store) register(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, log int64, seg *Segment, expected int64) (*builder, error) {
-	seg.ID = newID()
+func (s *Store) register(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, v *View, seg *Segment, expected int64) (*builder, error) {
+	var err error
+	if seg.ID, err = s.segmentID(ctx, conn, set, seg.Tier, expected, v.live()); err != nil {
+		return nil, err
+	}
 	alone := false
-	err := pgtx.Once(ctx, conn, set, pgtx.Statement{
+	err = pgtx.Once(ctx, conn, set, pgtx.Statement{
 		Step: pgtx.StepWrite,
 		SQL: s.sql(`INSERT INTO @schema@.segments (id, log, state, tier, keys, blocks, first_run, last_run)
 			SELECT $1, $2, 'building', $3, $4, 0, $5, $6 WHERE NOT EXISTS (SELECT FROM @schema@.segments
 				WHERE log = $2 AND state = 'building' AND created_at > now() - $7 * interval '1 ms')
 			RETURNING true`),
 		Params: []pgtx.Param{
-			pgtx.UUID(seg.ID), pgtx.Int8(log), pgtx.Int4(int32(seg.Tier)), pgtx.Int8(expected), pgtx.Int8(seg.First), pgtx.Int8(seg.Last),
+			pgtx.UUID(seg.ID), pgtx.Int8(v.Log), pgtx.Int4(int32(seg.Tier)), pgtx.Int8(expected), pgtx.Int8(seg.First), pgtx.Int8(seg.Last),
 			pgtx.Int8(s.sizes.alone.Milliseconds()),
 		},
 		Row: func(r pgtx.Row) error { return r.Scan(&alone) },

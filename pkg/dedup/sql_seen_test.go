@@ -285,7 +285,7 @@ func TestSQLSeenUsesIndexes(t *testing.T) {
 	l.run(0, last[0][:])
 	l.db.Exec(t, l.name("ANALYZE @.blocks, @.segments, @.runs, @.logs"))
 	for function, want := range map[string]*regexp.Regexp{
-		"in_segments": regexp.MustCompile(`Index Scan Backward using blocks_pkey on blocks \w+ \(actual rows=1(\.00)? loops=20\)`),
+		"in_segments": regexp.MustCompile(`Index Scan Backward using blocks_kept_pkey on blocks_kept \w+ \(actual rows=1(\.00)? loops=20\)`),
 		"in_runs":     regexp.MustCompile(`Index Scan using runs_\w+ on runs r .*\n\s*Index Cond: \(\(log = l\.id\) AND \(seq > l\.sealed\)\)`),
 	} {
 		var body string

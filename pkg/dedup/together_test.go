@@ -143,11 +143,12 @@ func TestChoose(t *testing.T) {
 	}{
 		{"none", nil, nil, nil},
 		{"too few of a tier", []*Segment{seg(0, 1, 1), seg(0, 1, 2), seg(1, 1, 3)}, nil, nil},
-		{"the smallest", []*Segment{seg(0, 9, 1), seg(0, 1, 2), seg(0, 1, 3), seg(0, 2, 4)}, nil, []int64{2, 3, 4}},
+		{"the oldest", []*Segment{seg(0, 9, 4), seg(0, 9, 1), seg(0, 1, 3), seg(0, 1, 2)}, nil, []int64{1, 2, 3}},
 		{"the lowest tier first", []*Segment{seg(1, 1, 1), seg(1, 1, 2), seg(1, 1, 3), seg(0, 1, 7), seg(0, 1, 8), seg(0, 1, 9)}, nil, []int64{7, 8, 9}},
-		{"no more keys than a segment may have", []*Segment{seg(0, 40, 1), seg(0, 60, 2), seg(0, 50, 3)}, nil, []int64{1, 3}},
+		{"no more keys than a segment may have", []*Segment{seg(0, 40, 1), seg(0, 60, 2), seg(0, 50, 3)}, nil, []int64{1, 2}},
+		{"one more would fit", []*Segment{seg(0, 40, 1), seg(0, 30, 2)}, nil, nil},
 		{"all too large", []*Segment{seg(2, 60, 1), seg(2, 60, 2), seg(2, 60, 3)}, nil, nil},
-		{"full ones do not stand in the way of others", []*Segment{seg(2, 100, 1), seg(2, 5, 2), seg(2, 5, 3)}, nil, []int64{2, 3}},
+		{"full ones do not stand in the way of others", []*Segment{seg(2, 100, 1), seg(2, 5, 2), seg(2, 5, 3), seg(2, 5, 4)}, nil, []int64{2, 3, 4}},
 		{"never across windows", []*Segment{seg(0, 1, 1), seg(0, 1, 11), seg(0, 1, 21)}, week, nil},
 		{"within one", []*Segment{seg(0, 1, 8), seg(0, 1, 11), seg(0, 1, 12), seg(0, 1, 13)}, week, []int64{11, 12, 13}},
 	} {

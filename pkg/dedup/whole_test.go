@@ -187,7 +187,7 @@ func TestWholeWhileSegmentsChange(t *testing.T) {
 			l := &late{before: func() {
 				if c.own {
 					inputs := choose(v.live(), nil, w.store.sizes) // Compact waits for its turn
-					seg, err := w.store.merge(t.Context(), w.conn, patient, v.Log, inputs)
+					seg, err := w.store.merge(t.Context(), w.conn, patient, v, inputs)
 					if err == nil {
 						err = w.store.swap(t.Context(), w.conn, patient, v, &swap{segment: seg, dead: inputs})
 					}
