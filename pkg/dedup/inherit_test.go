@@ -97,7 +97,7 @@ func TestInherit(t *testing.T) {
 			want[20] = true
 			w.seal(o)
 			w.compact(o)
-		}, false, 10}, // the smallest three are merged
+		}, false, 14}, // the oldest three are merged
 		{
 			// Run 19 is lost; somebody appends another under that number and
 			// seals it. The view's head is not below what is sealed, and its gate has
@@ -127,7 +127,7 @@ func TestInherit(t *testing.T) {
 			for n := 1; n <= 4; n++ {
 				delete(want, n)
 			}
-		}, false, 9},
+		}, false, 13},
 		{
 			// The view's gate was made when keys 1 to 4 had expired. The database loses
 			// that, and only that: the view's last run is there, and the keys are back.
