@@ -17,7 +17,7 @@ var files embed.FS
 
 // oldest is the lowest schema version this binary works with. It rises when a
 // release stops to support what a contraction will drop.
-const oldest = 2 // sealing needs swap_segments
+const oldest = 5 // sealing needs swap_segments, and expiry log_progress
 
 // script is one migration, its schema already named.
 type script struct {

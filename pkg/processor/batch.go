@@ -30,7 +30,7 @@ func (c *committer) prepare(ctx context.Context, w *work) bool {
 	var log *share
 	for _, p := range w.parts {
 		p.lo, p.to, p.leaderEpoch = len(c.batch.Records), p.q.claim.Next, p.q.claim.LeaderEpoch
-		p.stop, p.newest = nil, time.Time{}
+		p.stop, p.newest, p.timeless = nil, time.Time{}, false
 		if p.log != log {
 			log = p.log
 			log.lo = p.lo
@@ -112,7 +112,10 @@ func (c *committer) add(p *part, recs []*kgo.Record) bool {
 			c.append(p, r)
 		}
 		p.to, p.leaderEpoch = r.Offset+1, r.LeaderEpoch
-		if r.Timestamp.After(p.newest) && r.Timestamp.Before(c.horizon) {
+		switch {
+		case !r.Timestamp.After(time.UnixMilli(0)), !r.Timestamp.Before(c.horizon): // none, or it does not count
+			p.timeless = true
+		case r.Timestamp.After(p.newest):
 			p.newest = r.Timestamp
 		}
 	}

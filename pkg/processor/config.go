@@ -95,6 +95,8 @@ type Config struct {
 	BatchLinger    time.Duration // how long a batch below these waits for more, default 0
 	Inflight       int64         // most bytes polled and not committed, default 128 MiB
 	DedupMemory    int64         // bytes for business keys in memory, default 256 MiB; what is beyond is sealed into Postgres behind filters; below 0 is no bound, nothing is sealed
+	DedupRetention time.Duration // how far records' times may have come past a key's before it is forgotten; 0: for ever
+	ShortRetention bool          // permit a DedupRetention below the topic's own: a replay may apply records again
 	AuditRetention time.Duration // of the audit rows of sealed runs, default 7 days
 	Committers     int           // default 2 a core, at most 8
 	Grace          time.Duration // before a takeover ends our stuck backends, default 2 s
@@ -151,6 +153,7 @@ func (c Config) Validate() error {
 	check((c.Table == nil) != (c.Handler == nil), "sink: exactly one of Table and Handler is required")
 	check(c.BatchRecords > 0 && c.BatchBytes > 0, "batch: records and bytes are positive")
 	check(c.BatchLinger >= 0 && c.BatchLinger < time.Minute, "batch: linger is %s, at least 0 and below a minute", c.BatchLinger)
+	check(c.DedupRetention >= 0, "dedup.retention: %s is negative", c.DedupRetention)
 	check(c.Inflight >= c.BatchBytes, "inflight: %d bytes are less than one batch of %d", c.Inflight, c.BatchBytes)
 	check(c.OnReset == "warn" || c.OnReset == "fail", "on_external_reset: %q is not warn or fail", c.OnReset)
 	check(c.OnGrowth == GrowthStop || c.OnGrowth == GrowthWiden, "on_partition_growth: %q is not stop or widen", c.OnGrowth)

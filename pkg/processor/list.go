@@ -21,6 +21,7 @@ type list struct {
 	linger     time.Duration   // how long a small batch waits for more
 	committers int             // of these, half may work for cold scopes
 	memory     int64           // bytes for the exact sets of all views
+	ages       bool            // there is a retention: what is small is sealed too
 	shared     map[string]bool // topics in scope topic
 
 	freed chan struct{} // bytes were freed

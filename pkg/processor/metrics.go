@@ -26,6 +26,7 @@ type metrics struct {
 	lookups   *prometheus.CounterVec   // outcome: confirmed, false_positive
 	seals     *prometheus.HistogramVec // what: seal, compact
 	rebuilds  prometheus.Histogram
+	expired   prometheus.Counter
 
 	applied, duplicate, dead, ok prometheus.Counter
 }
@@ -49,6 +50,7 @@ func newMetrics() *metrics {
 		fenced:    counter("fenced_total", "Claims given up because Postgres refused them or memory differed."),
 		wentBack:  counter("differences_total", "Claims whose row differed from memory when the watch compared them."),
 		full:      counter("inflight_full_total", "Turns of the poll loop that waited for bytes in flight."),
+		expired:   counter("expired_keys_total", "Business keys forgotten because records have come further than the retention."),
 	}
 	m.lookups = vec("lookups_total", "Keys that the gate could not decide: confirmed as applied before, or a false positive.")
 	m.seals = prometheus.NewHistogramVec(prometheus.HistogramOpts{
@@ -65,7 +67,7 @@ func newMetrics() *metrics {
 }
 
 func (m *metrics) all() []prometheus.Collector {
-	return []prometheus.Collector{m.records, m.commits, m.unknown, m.took, m.takeovers, m.fenced, m.wentBack, m.full, m.lookups, m.seals, m.rebuilds}
+	return []prometheus.Collector{m.records, m.commits, m.unknown, m.took, m.takeovers, m.fenced, m.wentBack, m.full, m.lookups, m.seals, m.rebuilds, m.expired}
 }
 
 // register adds collectors and returns what takes them out again.
@@ -106,11 +108,12 @@ var (
 	viewBytes       = prometheus.NewDesc("effectonce_view_bytes", "Memory of the views: exact sets, filters and segments held whole.", nil, nil)
 	viewSegments    = prometheus.NewDesc("effectonce_view_segments", "Live segments of the logs held.", nil, nil)
 	viewFill        = prometheus.NewDesc("effectonce_view_filter_fill", "Keys in the filters over the keys they were made for.", nil, nil)
+	oldestKey       = prometheus.NewDesc("effectonce_oldest_key_seconds", "Age, by the records' times, of the oldest sealed business key of the logs held.", nil, nil)
 )
 
 // Describe implements prometheus.Collector.
 func (c *standingsCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{lagRecords, lagSeconds, heldState, stoppedCause, inflightBytes, viewKeys, viewBytes, viewSegments, viewFill} {
+	for _, d := range []*prometheus.Desc{lagRecords, lagSeconds, heldState, stoppedCause, inflightBytes, viewKeys, viewBytes, viewSegments, viewFill, oldestKey} {
 		ch <- d
 	}
 }
@@ -143,6 +146,9 @@ func (c *standingsCollector) Collect(ch chan<- prometheus.Metric) {
 			sum.Keys += s.view.Keys
 			sum.Sealed += s.view.Sealed
 			sum.Bytes += s.view.Bytes
+			if old := s.view.Oldest; !old.IsZero() && (sum.Oldest.IsZero() || old.Before(sum.Oldest)) {
+				sum.Oldest = old
+			}
 			sum.Segments += s.view.Segments
 			sum.Gate += s.view.Gate
 			sum.Capacity += s.view.Capacity
@@ -165,6 +171,9 @@ func (c *standingsCollector) Collect(ch chan<- prometheus.Metric) {
 	gauge(viewKeys, float64(sum.Sealed), "sealed")
 	gauge(viewBytes, float64(sum.Bytes))
 	gauge(viewSegments, float64(sum.Segments))
+	if !sum.Oldest.IsZero() {
+		gauge(oldestKey, time.Since(sum.Oldest).Seconds())
+	}
 	gauge(viewFill, float64(sum.Gate)/float64(max(sum.Capacity, 1)))
 }
 

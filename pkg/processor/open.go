@@ -80,6 +80,7 @@ func open(ctx context.Context, cfg Config) (_ *Processor, err error) {
 	p.loop = &loop{p: p, wake: func() {}}
 	p.list.committers, p.list.linger = cfg.Committers, cfg.BatchLinger
 	p.list.memory = cfg.DedupMemory / 2 // the other half is the filters'
+	p.list.ages = cfg.DedupRetention > 0
 	defer func() {
 		if err != nil {
 			p.close(ctx)
@@ -168,6 +169,9 @@ func (p *Processor) openKafka(ctx context.Context) error {
 		return fmt.Errorf("kafka: %w", err)
 	}
 	p.topics = topics
+	if err := p.checkRetention(limited, adm); err != nil {
+		return err
+	}
 	if err := p.register(ctx, adm, cluster); err != nil {
 		return fmt.Errorf("pipeline %q: %w", p.cfg.Pipeline, err)
 	}

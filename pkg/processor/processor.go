@@ -120,6 +120,7 @@ func (p *Processor) run(ctx context.Context) error {
 	fetch.Go(func() error { return p.grow(fctx) })
 	fetch.Go(func() error { return p.measure(fctx) })
 	fetch.Go(func() error { return p.sweep(fctx) })
+	fetch.Go(func() error { return p.age(fctx) })
 	err := fetch.Wait()
 
 	p.logger.Info().Msg("draining: finishing what is in flight")

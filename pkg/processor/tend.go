@@ -19,7 +19,7 @@ const (
 
 // tendTo puts a scope's view on the list of those to be worked on.
 func (l *list) tendTo(s *scope) {
-	if s.tending || s.tired || s.closed || s.loading || l.memory == 0 && s.view.Stats().Segments == 0 {
+	if s.tending || s.tired || s.closed || s.loading || l.memory == 0 && !l.ages && s.view.Stats().Segments == 0 {
 		return
 	}
 	s.tending = true
@@ -101,7 +101,7 @@ func (p *Processor) tend(ctx context.Context) error {
 func (p *Processor) tendView(ctx context.Context, t tending) (again time.Duration) {
 	err := p.withConn(ctx, p.background, func(conn *pgxpool.Conn) error {
 		k := keeper{p, t.scope, t.view, conn}
-		for _, step := range []func(context.Context) error{k.filter, k.seal, k.merge, k.clean, k.prune, k.whole} {
+		for _, step := range []func(context.Context) error{k.filter, k.seal, k.expire, k.merge, k.clean, k.prune, k.whole} {
 			if err := step(ctx); err != nil {
 				return err
 			}
@@ -171,6 +171,10 @@ func (k keeper) seal(ctx context.Context) error {
 	if int64(k.v.Keys()) < at {
 		return nil
 	}
+	return k.sealNow(ctx)
+}
+
+func (k keeper) sealNow(ctx context.Context) error {
 	start := time.Now()
 	keys, err := k.p.log.Seal(ctx, k.conn.Conn(), k.p.settings, k.v)
 	if err == nil && keys > 0 {
@@ -183,7 +187,7 @@ func (k keeper) seal(ctx context.Context) error {
 func (k keeper) merge(ctx context.Context) error {
 	for {
 		start := time.Now()
-		n, err := k.p.log.Compact(ctx, k.conn.Conn(), k.p.settings, k.v, nil)
+		n, err := k.p.log.Compact(ctx, k.conn.Conn(), k.p.settings, k.v, dedup.Windows(k.p.cfg.DedupRetention))
 		if err != nil || n == 0 {
 			return err
 		}

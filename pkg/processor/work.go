@@ -38,6 +38,7 @@ type part struct {
 	to          int64 // next offset after the commit
 	leaderEpoch int32
 	newest      time.Time
+	timeless    bool             // not every record's time counts
 	stop        *rebalance.Cause // what stopped it short of its last record
 	done        dedup.Range      // what the transaction did to the partition
 }
@@ -105,6 +106,7 @@ func (w *work) runs(dead, applied []bool) []dedup.Run {
 	runs := make([]dedup.Run, 0, len(w.logs))
 	at := 0
 	for _, s := range w.logs {
+		timeless := false
 		r := dedup.Run{
 			View: s.scope.view, ID: newID(), Fingerprints: s.fold.Run(func(i int) bool { return applied[i] }),
 		}
@@ -115,6 +117,10 @@ func (w *work) runs(dead, applied []bool) []dedup.Run {
 			if p.newest.After(r.Newest) {
 				r.Newest = p.newest
 			}
+			timeless = timeless || p.timeless
+		}
+		if timeless { // some key may be newer than it says: the time of the commit stands for it
+			r.Newest = time.Time{}
 		}
 		runs = append(runs, r)
 	}

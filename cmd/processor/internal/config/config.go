@@ -97,7 +97,9 @@ type Table struct {
 
 // Dedup says how business keys are remembered.
 type Dedup struct {
-	Memory Size `yaml:"memory,omitempty" json:"memory,omitempty" validate:"min=0" jsonschema:"bytes for business keys in memory, for the process; what does not fit is sealed into Postgres behind filters (default 256MiB; 0 is no bound: nothing is sealed)"`
+	Memory         Size     `yaml:"memory,omitempty" json:"memory,omitempty" validate:"min=0" jsonschema:"bytes for business keys in memory, for the process; what does not fit is sealed into Postgres behind filters (default 256MiB; 0 is no bound: nothing is sealed)"`
+	Retention      Duration `yaml:"retention,omitempty" json:"retention,omitempty" validate:"min=0" jsonschema:"how far the records' times may have come past a key before it is forgotten; a short one is a sliding window (default 0: for ever)"`
+	ShortRetention bool     `yaml:"allow_short_retention,omitempty" json:"allow_short_retention,omitempty" jsonschema:"permit a retention below the topic's own: a replay may apply records again"`
 }
 
 // Audit says how long the audit trail is kept.

@@ -33,6 +33,8 @@ func (l *Loaded) Warnings() []Warning {
 	warn(c.Scope == "topic" && (l.Origin("partitioner").Kind != FromDefault || c.NullKafkaKey == "allow"), "scope",
 		"partitioner and null_kafka_key have no effect with scope: topic")
 	warn(len(c.Key) == 0 && c.NullKafkaKey == "allow", "null_kafka_key", "has no effect without a business key")
+	warn(len(c.Key) == 0 && c.Dedup.Retention > 0, "dedup.retention", "has no effect without a business key")
+	warn(c.Dedup.Retention == 0 && c.Dedup.ShortRetention, "dedup.allow_short_retention", "has no effect: keys are kept for ever")
 	t := c.Sink.Table
 	warn(t.Mode == "upsert" && c.upsertsOwnKey(), "sink.table.conflict",
 		"the table's key is the business key: each key is applied once, so only its first record is ever written and no row is updated")

@@ -59,6 +59,8 @@ func Pipeline(c config.Config, logger zerolog.Logger) (processor.Config, error) 
 		BatchLinger:    time.Duration(c.Batch.Linger),
 		Inflight:       int64(c.InflightBytes),
 		DedupMemory:    memory(c.Dedup.Memory),
+		DedupRetention: time.Duration(c.Dedup.Retention),
+		ShortRetention: c.Dedup.ShortRetention,
 		AuditRetention: time.Duration(c.Audit.Retention),
 		Committers:     c.Committers,
 		Grace:          time.Duration(c.Takeover.Grace),
