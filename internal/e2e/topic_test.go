@@ -3,7 +3,10 @@ package e2e
 import (
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"testing"
+
+	"effectonce/internal/pgproxytest"
 )
 
 // In scope topic a key may come on any partition. Copies are sent to several at once,
@@ -76,5 +79,25 @@ func (w *world) raced() {
 	}
 	if n := w.number("SELECT count(*) FROM " + w.effects); n != int64(w.stream.made-w.stream.made/10) {
 		w.t.Errorf("%d effects of %d events, a tenth of them repeats", n, w.stream.made)
+	}
+}
+
+// holdSQL is the lock of the topic's log.
+const holdSQL = ".logs WHERE id = $1 FOR NO KEY UPDATE"
+
+// A member's connection hangs where it holds the log that every member appends to.
+// Its membership lives on, so nobody takes its partitions over, which would end the
+// session: the others must get the log free.
+func TestZombieHoldsTheLog(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 4, 35)
+	w.scatter("topic")
+	a, b := w.start(), w.start()
+	w.balanced()
+	a.proxy.Arm(pgproxytest.HoldBehind, pgproxytest.Filter{SQL: holdSQL})
+	w.produce(4_000, a.fired)
+	w.exact("without the zombie", w.drained())
+	if !strings.Contains(b.output(), "the log is locked by another session") {
+		t.Error("the log came free without the zombie's backend being ended")
 	}
 }

@@ -46,6 +46,14 @@ func (s Settings) statement() Statement {
 		Params: []Param{ms(s.Lock), ms(s.Statement), ms(s.Idle)}}
 }
 
+// LockTimeout bounds each wait for a lock in the rest of the transaction.
+func LockTimeout(step Step, d time.Duration) Statement {
+	return Statement{
+		Step: step, SQL: `SELECT pg_catalog.set_config('lock_timeout', $1, true)`,
+		Params: []Param{Text(strconv.FormatInt(d.Milliseconds(), 10))},
+	}
+}
+
 // Tx is an open transaction on one connection. It is not safe for concurrent use.
 type Tx struct {
 	conn *pgx.Conn

@@ -25,11 +25,15 @@ import (
 // manifest that is not the view's is no error: head_id decides, and the next CatchUp
 // will tell.
 func (s *Store) Hold(ctx context.Context, tx *pgtx.Tx, v *View, before ...pgtx.Statement) error {
-	lock := pgtx.Statement{
+	return s.inBetween(ctx, tx, v, append(slices.Clip(before), s.Lock(v.Log)))
+}
+
+// Lock waits for a log and holds it until the transaction ends.
+func (s *Store) Lock(log int64) pgtx.Statement {
+	return pgtx.Statement{
 		Step: pgtx.StepLog, SQL: s.sql(`SELECT 1 FROM @schema@.logs WHERE id = $1 FOR NO KEY UPDATE`),
-		Params: []pgtx.Param{pgtx.Int8(v.Log)},
+		Params: []pgtx.Param{pgtx.Int8(log)},
 	}
-	return s.inBetween(ctx, tx, v, append(slices.Clip(before), lock))
 }
 
 // Follow is Hold without the lock: the view learns what others have committed up to

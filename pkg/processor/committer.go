@@ -198,7 +198,7 @@ func (c *committer) conclude(ctx context.Context, tx *pgtx.Tx, w *work, xact str
 // of the batch among it are errOvertaken; also those of records that the effect
 // refused, since what refused them may be the other copy's row.
 func (c *committer) hold(ctx context.Context, tx *pgtx.Tx, s *share) error {
-	if err := c.p.log.Hold(ctx, tx, s.scope.view, setConstraints); err != nil {
+	if err := c.p.log.Hold(ctx, tx, s.scope.view, setConstraints, pgtx.LockTimeout(pgtx.StepLog, c.p.cfg.Grace)); err != nil {
 		return err
 	}
 	if s.fold.Overtaken(func(i int) bool { return c.applied[i] || c.dead[i] }) && !mutant.IgnoreOvertaken {
@@ -247,6 +247,9 @@ func (c *committer) failed(ctx context.Context, w *work, err error) {
 	case v == LogMoved && len(w.logs) == 1:
 		c.catchUpAgain(ctx, w)
 	case accuses(v) && w.shared() != nil && c.overtaken(ctx, w):
+	case step == pgtx.StepLog && pgtx.Code(err) == lockNotAvailable && w.shared() != nil:
+		c.p.freeLog(ctx, w.shared().scope)
+		c.back(w)
 	case len(w.parts) > 1:
 		c.again(w, 0)
 	default:

@@ -107,4 +107,18 @@ func (p *Processor) settled(ctx context.Context, w *work) (map[stream.Partition]
 	return nil, err
 }
 
+// freeLog ends a backend of ours that has held a topic's log for longer than the grace.
+// A member whose way to Postgres is cut in the middle of its last statements leaves
+// one behind that no timeout of the server ends. It stops every member, and as long
+// as its own lives nobody takes over.
+func (p *Processor) freeLog(ctx context.Context, s *scope) {
+	ctx, cancel := context.WithTimeout(ctx, reach)
+	defer cancel()
+	set := pgtx.Settings{Lock: p.cfg.Grace, Statement: 2 * p.cfg.Grace, Idle: p.cfg.Grace}
+	ended, others, err := rebalance.EndStuck(ctx, p.control, p.sessions, p.cfg.Grace, func(ctx context.Context, conn *pgxpool.Conn) error {
+		return pgtx.Once(ctx, conn.Conn(), set, p.log.Lock(s.view.Log))
+	})
+	p.aboutScope(s).Warn().Strs("ended", ended).Strs("others", others).Err(err).Msg("the log is locked by another session")
+}
+
 const lockNotAvailable = "55P03"

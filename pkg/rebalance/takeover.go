@@ -6,11 +6,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
-	"golang.org/x/sync/errgroup"
 
 	"effectonce/internal/pgtx"
 	"effectonce/pkg/offsets"
@@ -245,92 +243,4 @@ func (g *Group) endBlockers(ctx context.Context, h *Held) (ended, others []strin
 		_, err := g.cfg.Offsets.Takeover(ctx, conn.Conn(), set, g.cfg.ID, g.cfg.Holder, takings, true)
 		return err
 	})
-}
-
-// EndBlockers runs wait, which waits for a lock, and meanwhile ends the backends
-// that hold it if their application_name begins with sessions. It returns those it
-// ended and those that are not ours.
-func EndBlockers(ctx context.Context, pool *pgxpool.Pool, sessions string,
-	wait func(context.Context, *pgxpool.Conn) error,
-) (ended, others []string, err error) {
-	waiter, err := pool.Acquire(ctx)
-	if err != nil {
-		return nil, nil, fmt.Errorf("control connection: %w", err)
-	}
-	defer waiter.Release()
-	pid := waiter.Conn().PgConn().PID()
-	watched, cancel := context.WithCancel(ctx)
-	defer cancel()
-	var eg errgroup.Group
-	eg.Go(func() error {
-		defer cancel()
-		_ = wait(watched, waiter) // whether it got the lock shows in the next attempt
-		return nil
-	})
-	b := blockers{pool: pool, waiter: pid, sessions: sessions}
-	eg.Go(func() error {
-		defer cancel()
-		return b.end(ctx, watched.Done())
-	})
-	err = eg.Wait()
-	return b.ended, b.others, err
-}
-
-// blockers are the sessions that a waiter waits for.
-type blockers struct {
-	pool     *pgxpool.Pool
-	waiter   uint32
-	sessions string
-	ended    []string
-	others   []string
-}
-
-// end ends blockers of ours until the wait is over, or until one shows that is not
-// ours. A question that was asked is read to its end: the wait is over as soon as a
-// backend has ended, and that we ended it must be told all the same.
-func (b *blockers) end(ctx context.Context, over <-chan struct{}) error {
-	told := map[int32]bool{} // a backend needs a moment to end
-	again := time.NewTicker(pace)
-	defer again.Stop()
-	for {
-		limited, cancel := context.WithTimeout(ctx, attempt)
-		err := b.endOnce(limited, told)
-		cancel()
-		if err != nil || len(b.others) > 0 {
-			return err
-		}
-		select {
-		case <-over:
-			return nil
-		case <-again.C:
-		}
-	}
-}
-
-func (b *blockers) endOnce(ctx context.Context, told map[int32]bool) error {
-	rows, err := b.pool.Query(ctx, `SELECT a.pid, coalesce(a.application_name, ''), coalesce(a.state, ''),
-			CASE WHEN pg_catalog.starts_with(a.application_name, $2) THEN pg_catalog.pg_terminate_backend(a.pid) ELSE false END
-		FROM pg_catalog.pg_stat_activity a WHERE a.pid = ANY (pg_catalog.pg_blocking_pids($1))`,
-		pgx.QueryExecModeExec, int32(b.waiter), b.sessions)
-	if err != nil {
-		return fmt.Errorf("blocking sessions: %w", err)
-	}
-	defer rows.Close()
-	for rows.Next() {
-		var pid int32
-		var app, state string
-		var done bool
-		if err := rows.Scan(&pid, &app, &state, &done); err != nil {
-			return fmt.Errorf("blocking sessions: %w", err)
-		}
-		who := fmt.Sprintf("pid %d, %q, %s", pid, app, state)
-		switch {
-		case !done:
-			b.others = append(b.others, who)
-		case !told[pid]:
-			told[pid] = true
-			b.ended = append(b.ended, who)
-		}
-	}
-	return rows.Err()
 }
