@@ -34,9 +34,18 @@ func (s *Store) ChangeGeneration(ctx context.Context, tx *pgtx.Tx, pipeline int6
 	})
 }
 
+// Adopt makes a Kafka and a Postgres cluster the pipeline's own.
+func (s *Store) Adopt(ctx context.Context, tx *pgtx.Tx, pipeline int64, cluster string, system int64) error {
+	return tx.Run(ctx, pgtx.Statement{
+		Step:   pgtx.StepWrite,
+		SQL:    s.sql(`UPDATE @schema@.pipelines SET cluster_id = $2, system_identifier = $3 WHERE id = $1`),
+		Params: []pgtx.Param{pgtx.Int8(pipeline), pgtx.Text(cluster), pgtx.Int8(system)},
+	})
+}
+
 // Decision is what somebody decided about a pipeline, for people.
 type Decision struct {
-	Topic  stream.UUID
+	Topic  stream.UUID // zero when it concerns the pipeline
 	Kind   string
 	Reason string
 	Detail []byte // JSON
@@ -46,7 +55,7 @@ type Decision struct {
 func (s *Store) Decide(ctx context.Context, tx *pgtx.Tx, pipeline int64, d Decision) error {
 	return tx.Run(ctx, pgtx.Statement{
 		Step:   pgtx.StepWrite,
-		SQL:    s.sql(`INSERT INTO @schema@.decisions (pipeline, topic_id, kind, reason, detail) VALUES ($1, $2, $3, $4, $5)`),
+		SQL:    s.sql(`INSERT INTO @schema@.decisions (pipeline, topic_id, kind, reason, detail) VALUES ($1, nullif($2, '00000000-0000-0000-0000-000000000000'), $3, $4, $5)`),
 		Params: []pgtx.Param{pgtx.Int8(pipeline), pgtx.UUID(d.Topic), pgtx.Text(d.Kind), pgtx.Text(d.Reason), pgtx.JSON(d.Detail)},
 	})
 }

@@ -32,7 +32,8 @@ func (p *Pipeline) scan(r pgtx.Row) error {
 	return err
 }
 
-// Errors of Register. Each says what is in the way; an operator decides.
+// Errors of Register. Each says what is in the way; an operator decides. A pipeline
+// that was moved is told its new clusters by processor pipeline adopt.
 var (
 	ErrOtherCluster  = errors.New("the pipeline belongs to another Kafka cluster")
 	ErrOtherDatabase = errors.New("the pipeline belongs to another Postgres cluster (restored or copied database)")
@@ -71,9 +72,9 @@ func (s *Store) Register(ctx context.Context, tx *pgtx.Tx, want Pipeline, topics
 	case have.Group != want.Group:
 		return have, fmt.Errorf("%w: it is %q, configured is %q", ErrOtherGroup, have.Group, want.Group)
 	case have.ClusterID != want.ClusterID:
-		return have, fmt.Errorf("%w: it is %q, connected is %q", ErrOtherCluster, have.ClusterID, want.ClusterID)
+		return have, fmt.Errorf("%w: it is %q, connected is %q; processor pipeline adopt accepts it", ErrOtherCluster, have.ClusterID, want.ClusterID)
 	case have.SystemID != want.SystemID:
-		return have, fmt.Errorf("%w: its system identifier is %d, connected is %d", ErrOtherDatabase, have.SystemID, want.SystemID)
+		return have, fmt.Errorf("%w: its system identifier is %d, connected is %d; processor pipeline adopt accepts it", ErrOtherDatabase, have.SystemID, want.SystemID)
 	}
 	if !share {
 		if err := s.unshared(ctx, tx, have, topics); err != nil {

@@ -1,4 +1,4 @@
-// Package pipelinecmd changes what a pipeline's commits mean.
+// Package pipelinecmd changes what a pipeline's commits mean, and where it lives.
 package pipelinecmd
 
 import (
@@ -20,8 +20,8 @@ import (
 
 // Command is the verb pipeline with its own verbs.
 func Command() *cobra.Command {
-	cmd := cli.Group("pipeline", "Change what a pipeline's commits mean")
-	cmd.AddCommand(migrateCommand())
+	cmd := cli.Group("pipeline", "Change what a pipeline's commits mean, or where it lives")
+	cmd.AddCommand(migrateCommand(), adoptCommand())
 	return cmd
 }
 
