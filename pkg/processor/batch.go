@@ -207,7 +207,7 @@ func (p *Processor) fits(c rebalance.Cause, part *part) rebalance.Cause {
 	case len(fit) > 0:
 		c.Fix = fmt.Sprintf("the %d keys at hand fit partitioner: %s", len(keys), fit[0])
 	default:
-		c.Fix = fmt.Sprintf("the %d keys at hand fit no known partitioner with %d partitions: were partitions added, or does another producer write here?", len(keys), n)
+		c.Fix = fmt.Sprintf("the %d keys at hand fit no known partitioner with %d partitions: if partitions were added, set scope: topic and run processor pipeline migrate; or another producer writes here", len(keys), n)
 	}
 	return c
 }

@@ -156,7 +156,7 @@ func (g *Group) missing(n Name, known int32) (Cause, bool) {
 	case !g.cfg.Grows && t.Scope != stream.ScopeTopic:
 		return Cause{
 			Code: "growth", Text: fmt.Sprintf("the topic grew beyond the %d partitions that keys were hashed over: a key may come on two partitions now", known),
-			Fix: "decide: without a business key, or with partitioner none and scope topic, growth is safe",
+			Fix: "set scope: topic and run processor pipeline migrate, which keeps all keys; on_partition_growth: widen does so by itself",
 		}, true
 	}
 	return Cause{}, false

@@ -186,7 +186,7 @@ func (g *Group) settle(h *Held, a found) {
 	case offsets.Generation:
 		g.stop(h, a.Claim.Owner, Cause{
 			Code: "generation", Text: "the pipeline's scope, key rule, encoding or partition count is another than this configuration's",
-			Fix: "run the configuration the pipeline was set to",
+			Fix: "run the configuration the pipeline was set to, or set it to this one with processor pipeline migrate",
 		}, &a.Claim)
 	}
 }
