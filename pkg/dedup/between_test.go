@@ -198,7 +198,7 @@ func TestRunsInBetween(t *testing.T) {
 			},
 		},
 		{
-			name: "closed", want: ErrNoLog, lost: true,
+			name: "closed", want: ErrLogClosed, lost: true,
 			story: func(w *world, _ *View) {
 				w.damage("UPDATE " + w.Relation("logs") + " SET state = 'closed' WHERE partition = 0")
 			},

@@ -105,7 +105,7 @@ func TestWidenKeepsEveryKey(t *testing.T) {
 		if err := w.append(t.Context(), w.conn, newRun(old, 'z', 90)); pgtx.Code(err) != pgtx.CodeLogClosed {
 			t.Errorf("log %d: an append: %v", i, err)
 		}
-		if err := w.catchUp(old, int32(i)); !errors.Is(err, ErrNoLog) {
+		if err := w.catchUp(old, int32(i)); !errors.Is(err, ErrLogClosed) {
 			t.Errorf("log %d: catching up: %v", i, err)
 		}
 	}
@@ -356,6 +356,10 @@ func TestForgottenKeys(t *testing.T) {
 	for i := range int32(4) {
 		w.knows(w.load(i), 100, nil)
 	}
+	closed, err := w.store.Closed(t.Context(), w.conn, patient, w.id)
+	if err != nil || !slices.Equal(closed, []int64{views[0].Log, views[1].Log, views[2].Log}) {
+		t.Errorf("closed logs: %v, %v", closed, err)
+	}
 	for _, v := range views {
 		w.clean(v)
 	}
@@ -383,4 +387,33 @@ func TestHoldsMove(t *testing.T) {
 	if log != w.load(joined).Log {
 		t.Errorf("the hold is on log %d", log)
 	}
+}
+
+// TestAKeyOfTwoPartitions: a key that came on two partitions, where its Kafka key was
+// another, was right to be applied twice. The joined log has it twice, and that is no
+// damage: it goes on, and the copies become one where they are merged.
+func TestAKeyOfTwoPartitions(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 2)
+	w.store.sizes = tiny
+	keys := map[int]bool{}
+	for n := range int32(2) {
+		v := w.load(n)
+		w.write(v, 'a', 1, 2+int(n))
+		w.seal(v)
+		w.write(v, 'a', 4, 5+int(n))
+	}
+	for _, n := range []int{1, 2, 3, 4, 5, 6} {
+		keys[n] = true
+	}
+	w.widen()
+	v := w.load(joined)
+	w.knows(v, 100, keys)
+	found, err := w.store.Verify(t.Context(), w.conn, w.Conn(t), patient, w.id, Standing{Log: v.Log, Partition: w.part(joined)})
+	if err != nil || found.Keys != 6 || found.Repeats != 2 {
+		t.Errorf("%+v, %v", found, err)
+	}
+	w.write(v, 'a', 7)
+	keys[7] = true
+	w.goesOn(v, keys)
 }

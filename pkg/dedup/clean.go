@@ -85,3 +85,20 @@ func (s *Store) removed(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, 
 	}
 	return total, nil
 }
+
+// Closed returns the pipeline's closed logs: nobody has a view of them any more that
+// would clean and prune them.
+func (s *Store) Closed(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, pipeline int64) (logs []int64, err error) {
+	err = pgtx.Once(ctx, conn, set, pgtx.Statement{
+		Step:   pgtx.StepLog,
+		SQL:    s.sql(`SELECT id FROM @schema@.logs WHERE pipeline = $1 AND state = 'closed' ORDER BY id`),
+		Params: []pgtx.Param{pgtx.Int8(pipeline)},
+		Row: func(r pgtx.Row) error {
+			var id int64
+			err := r.Scan(&id)
+			logs = append(logs, id)
+			return err
+		},
+	})
+	return logs, err
+}

@@ -20,6 +20,10 @@ var ErrDropView = errors.New("the view's head is not in its log any more")
 // claim was made on.
 var ErrNoLog = errors.New("the scope has no open log")
 
+// ErrLogClosed says that the scope's log is closed and it has no other: the topic's
+// generation has changed. Give the claim up; the next takeover says so.
+var ErrLogClosed = errors.New("the scope's log is closed")
+
 // head is a log's row.
 type head struct {
 	log              int64
@@ -49,9 +53,28 @@ func (s *Store) head(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, pip
 	}
 	err := pgtx.Once(ctx, conn, set, stmt)
 	if err == nil && h.log == 0 {
-		err = fmt.Errorf("%w: %s", ErrNoLog, scope)
+		err = s.without(ctx, conn, set, pipeline, scope)
 	}
 	return h, err
+}
+
+// without says why a scope has no open log.
+func (s *Store) without(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, pipeline int64, scope stream.Partition) error {
+	why := ErrNoLog
+	err := pgtx.Once(ctx, conn, set, pgtx.Statement{
+		Step: pgtx.StepLog,
+		SQL: s.sql(`SELECT FROM @schema@.logs WHERE pipeline = $1 AND topic_id = $2 AND state = 'closed'
+			AND (partition = $3 OR partition IS NULL) LIMIT 1`),
+		Params: []pgtx.Param{pgtx.Int8(pipeline), pgtx.UUID(scope.Topic), pgtx.Int4(scope.Number)},
+		Row: func(pgtx.Row) error {
+			why = ErrLogClosed
+			return nil
+		},
+	})
+	if err != nil {
+		return err
+	}
+	return fmt.Errorf("%w: %s", why, scope)
 }
 
 // Load reads the scope's log into a new view: the list of its segments, and the keys

@@ -414,7 +414,7 @@ func TestNoLog(t *testing.T) {
 		t.Errorf("catch up: %v", err)
 	}
 	w.Exec(t, "UPDATE "+w.Relation("logs")+" SET state = 'closed'")
-	if err := w.catchUp(v, 0); !errors.Is(err, ErrNoLog) {
+	if err := w.catchUp(v, 0); !errors.Is(err, ErrLogClosed) {
 		t.Errorf("catch up with a closed log: %v", err)
 	}
 }

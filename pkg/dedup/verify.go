@@ -26,7 +26,8 @@ func (d *DamageError) Error() string { return d.Place + ": " + d.Problem }
 type Verified struct {
 	Keys, Blocks, Runs int64 // runs are those that are not sealed
 	Segments           int
-	Digests            int // of these, segments whose filter's digest was compared
+	Digests            int   // of these, segments whose filter's digest was compared
+	Repeats            int64 // keys that came on several partitions before the topic was widened; not in Keys
 }
 
 // Verify reads a whole log as of one moment and proves that
@@ -34,7 +35,7 @@ type Verified struct {
 //   - the runs behind sealed are contiguous, sorted and with their fingerprints, and
 //     end at head_id;
 //   - blocks are sorted, within and across, and counts of blocks and keys are right;
-//   - no key is in the log twice;
+//   - no key is in the log twice, unless it was joined from several;
 //   - a filter made anew from a segment has the digest that is stored;
 //   - a view that is loaded and rebuilt afterwards, on a second connection, lets no
 //     key of the log pass for a new one.
@@ -86,6 +87,7 @@ type reading struct {
 	store  *Store
 	tx     *pgtx.Tx
 	head   head
+	joined bool // from the logs of partitions, which may have had keys in common
 	tracks []*track
 	view   *View // nil when it could not be made
 	found  Verified
@@ -97,11 +99,13 @@ type reading struct {
 func (r *reading) open(ctx context.Context, log int64) error {
 	h := &r.head
 	err := r.tx.Run(ctx, pgtx.Statement{
-		Step:   pgtx.StepLog,
-		SQL:    r.store.sql(`SELECT id, head, head_id, manifest, sealed FROM @schema@.logs WHERE id = $1 AND state = 'open'`),
+		Step: pgtx.StepLog,
+		SQL: r.store.sql(`SELECT id, head, head_id, manifest, sealed, partition IS NULL AND EXISTS (SELECT FROM @schema@.logs c
+				WHERE c.pipeline = l.pipeline AND c.topic_id = l.topic_id AND c.state = 'closed')
+			FROM @schema@.logs l WHERE id = $1 AND state = 'open'`),
 		Params: []pgtx.Param{pgtx.Int8(log)},
 		Row: func(row pgtx.Row) error {
-			return row.Scan(&h.log, &h.head, (*[16]byte)(&h.headID), (*[16]byte)(&h.manifest), &h.sealed)
+			return row.Scan(&h.log, &h.head, (*[16]byte)(&h.headID), (*[16]byte)(&h.manifest), &h.sealed, &r.joined)
 		},
 	})
 	if err != nil {
@@ -166,11 +170,15 @@ func (r *reading) merge(ctx context.Context, tracks []*track) error {
 		if least == nil {
 			return nil
 		}
-		if last != nil && least.key == key {
+		if last != nil && least.key == key && !r.joined {
 			return &DamageError{last.at(at) + " and " + least.at(least.here), fmt.Sprintf("key %s is in both", key)}
 		}
+		if last != nil && least.key == key {
+			r.found.Repeats++
+		} else {
+			r.found.Keys++
+		}
 		last, key, at = least, least.key, least.here
-		r.found.Keys++
 		if err := least.next(ctx); err != nil {
 			return err
 		}

@@ -358,6 +358,11 @@ func (c *committer) catchUp(ctx context.Context, w *work) bool {
 		c.p.aboutScope(s).Debug().Err(err).Msg("view dropped, loading it again")
 		c.p.list.dropView(s)
 		c.back(w)
+	case errors.Is(err, dedup.ErrLogClosed):
+		for _, p := range w.parts {
+			c.p.group.Fenced(ctx, p.q.claim.Owner, true)
+			c.p.list.release(p)
+		}
 	case errors.Is(err, dedup.ErrNoLog):
 		for _, p := range w.parts {
 			c.halt(p, rebalance.Cause{Code: "no_log", Text: err.Error(), Fix: "connect the right database"})

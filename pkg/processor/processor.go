@@ -1,6 +1,7 @@
 package processor
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -207,6 +208,9 @@ func (p *Processor) loadView(ctx context.Context, s *scope) {
 		v, err = p.log.Load(ctx, conn.Conn(), p.settings, p.pipeline.ID, s.name, old)
 		return err
 	})
+	if err == nil && !bytes.Equal(v.Generation, p.topics[s.topic].Generation) {
+		err = dedup.ErrLogClosed // ours is; this is the log of another generation
+	}
 	switch {
 	case err == nil:
 		if v != old {
@@ -214,6 +218,10 @@ func (p *Processor) loadView(ctx context.Context, s *scope) {
 			p.aboutScope(s).Info().Int("keys", st.Keys).Int64("sealed", st.Sealed).Dur("took", time.Since(start)).Msg("view loaded")
 		}
 		p.list.loaded(s, v)
+	case errors.Is(err, dedup.ErrLogClosed):
+		for _, claim := range p.list.claims(s) {
+			p.group.Fenced(ctx, claim.Owner, true)
+		}
 	case errors.Is(err, dedup.ErrDamaged):
 		p.stopScope(s, damaged(err))
 	case errors.Is(err, dedup.ErrNoLog), errors.Is(err, dedup.ErrDropView):

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"effectonce/pkg/dedup"
@@ -219,13 +220,14 @@ const (
 	abandoned  = time.Hour // a segment building for longer was given up by its builder
 )
 
-// sweep removes what killed builders left behind, of any claim.
+// sweep removes what killed builders left behind, of any claim, and what closed logs
+// hold that nobody needs.
 func (p *Processor) sweep(ctx context.Context) error {
 	tick := time.NewTicker(sweepEvery)
 	defer tick.Stop()
 	for {
 		err := p.withConn(ctx, p.background, func(conn *pgxpool.Conn) error {
-			return untilNone(func() (int64, error) { return p.log.Sweep(ctx, conn.Conn(), p.settings, abandoned) })
+			return p.sweepOnce(ctx, conn.Conn())
 		})
 		if err != nil && ctx.Err() == nil {
 			p.logger.Warn().Err(err).Msg("leftovers of sealing not swept, trying again later")
@@ -236,4 +238,21 @@ func (p *Processor) sweep(ctx context.Context) error {
 		case <-tick.C:
 		}
 	}
+}
+
+func (p *Processor) sweepOnce(ctx context.Context, conn *pgx.Conn) error {
+	err := untilNone(func() (int64, error) { return p.log.Sweep(ctx, conn, p.settings, abandoned) })
+	if err != nil {
+		return err
+	}
+	closed, err := p.log.Closed(ctx, conn, p.settings, p.pipeline.ID)
+	for _, log := range closed {
+		if err == nil {
+			err = untilNone(func() (int64, error) { return p.log.Clean(ctx, conn, p.settings, log) })
+		}
+		if err == nil {
+			err = untilNone(func() (int64, error) { return p.log.Prune(ctx, conn, p.settings, log, p.cfg.AuditRetention) })
+		}
+	}
+	return err
 }
