@@ -134,15 +134,7 @@ func TestMigrateAsJSON(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var got struct {
-		Done   bool
-		Topics []struct {
-			Topic string
-			Keys  int64
-			Kept  bool
-			To    struct{ Scope string }
-		}
-	}
+	var got result
 	if err := json.Unmarshal([]byte(out), &got); err != nil {
 		t.Fatal(err)
 	}
