@@ -37,7 +37,7 @@ func (g *gateImage) inside(segments []*Segment) (in, out int64) {
 // that was rebuilt because it is full, or full of expired keys, would come back.
 func (g *gateImage) serves(segments []*Segment) bool {
 	in, out := g.inside(segments)
-	return in > 0 && g.keys+out <= g.capacity && !faded(g.keys-in, g.keys)
+	return g.keys+out <= g.capacity && !faded(g.keys-in, g.keys)
 }
 
 // covers reports whether it also spares most of the scan: nine of ten keys are in it.
@@ -95,15 +95,23 @@ func (s *Store) recall(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, v
 		return err
 	}
 	if g != nil && g.serves(r.segments) {
-		if f := s.tier.load(ctx, g.id, g.digest); f != nil && f.shaped(gateShape) {
-			r.gate, r.covered, r.recalled = f, g.segments, true
-			in, _ := g.inside(r.segments)
-			f.gone = max(g.keys-in, 0)
-			v.offered.gate = g
-			v.offered.note(g.id)
-		} else {
-			v.offered.lost = g.id
-		}
+		v.recalled(r, g, s.tier.load(ctx, g.id, g.digest))
 	}
 	return ctx.Err() // loads that it ended said nothing
+}
+
+// recalled begins the rebuild with a gate from the cache, which may be nil.
+func (v *View) recalled(r *rebuilding, g *gateImage, f *Filter) {
+	v.mu.Lock()
+	suits := f != nil && f.suits(v.gateShape(f.capacity))
+	v.mu.Unlock()
+	if !suits {
+		v.offered.lost = g.id
+		return
+	}
+	in, _ := g.inside(r.segments)
+	f.gone = max(g.keys-in, 0)
+	r.gate, r.covered, r.recalled = f, g.segments, true
+	v.offered.gate = g
+	v.offered.note(g.id)
 }

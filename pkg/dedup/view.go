@@ -262,12 +262,14 @@ func (v *View) Bound(bytes int64) {
 }
 
 // newGate makes a gate over so many keys.
-func (v *View) newGate(keys int64) *Filter {
-	s := gateShape
+func (v *View) newGate(keys int64) *Filter { return newFilter(roomy(keys), v.gateShape(roomy(keys))) }
+
+// gateShape is the shape of a gate of this capacity, in the memory that there is.
+func (v *View) gateShape(capacity int64) shape {
 	if v.bound > 0 {
-		s = s.within(roomy(keys), v.bound)
+		return gateShape.within(capacity, v.bound)
 	}
-	return newFilter(roomy(keys), s)
+	return gateShape
 }
 
 // background waits until nothing else works on the view in the background, and

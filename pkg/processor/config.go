@@ -97,6 +97,7 @@ type Config struct {
 	DedupMemory    int64         // bytes for business keys in memory, default 256 MiB; what is beyond is sealed into Postgres behind filters; below 0 is no bound, nothing is sealed
 	DedupRetention time.Duration // how far records' times may have come past a key's before it is forgotten; 0: for ever
 	ShortRetention bool          // permit a DedupRetention below the topic's own: a replay may apply records again
+	Cache          dedup.Cache   // filter images for a quick start after a takeover, such as Redis; the caller closes it; nil: none
 	AuditRetention time.Duration // of the audit rows of sealed runs, default 7 days
 	Committers     int           // default 2 a core, at most 8
 	Grace          time.Duration // before a takeover ends our stuck backends, default 2 s

@@ -73,7 +73,7 @@ func transient(err error) bool {
 func open(ctx context.Context, cfg Config) (_ *Processor, err error) {
 	p := &Processor{
 		cfg: cfg, settings: pgtx.DefaultSettings, logger: cfg.Logger, health: newHealth(),
-		offsets: offsets.New(cfg.Schema), log: dedup.New(cfg.Schema),
+		offsets: offsets.New(cfg.Schema), log: dedup.New(cfg.Schema).Cached(cfg.Cache),
 		list:       newList(cfg.BatchRecords, cfg.BatchBytes, cfg.Inflight),
 		suspicious: make(chan struct{}, 1), grown: make(chan struct{}, 1), metrics: cfg.metrics,
 	}

@@ -68,7 +68,7 @@ func Run(ctx context.Context, cfg Config) error {
 		return err
 	}
 	cfg.metrics = newMetrics()
-	defer register(cfg.Registry, append(cfg.metrics.all(), &standingsCollector{a})...)()
+	defer register(cfg.Registry, append(cfg.metrics.all(), &standingsCollector{a}, &cacheCollector{a})...)()
 	eg, ectx := errgroup.WithContext(ctx)
 	eg.Go(func() error { return a.serve(ectx) })
 	eg.Go(func() error { return openAndRun(ectx, cfg, a) })

@@ -102,7 +102,7 @@ func (p *Processor) tend(ctx context.Context) error {
 func (p *Processor) tendView(ctx context.Context, t tending) (again time.Duration) {
 	err := p.withConn(ctx, p.background, func(conn *pgxpool.Conn) error {
 		k := keeper{p, t.scope, t.view, conn}
-		for _, step := range []func(context.Context) error{k.filter, k.seal, k.expire, k.merge, k.clean, k.prune, k.whole} {
+		for _, step := range []func(context.Context) error{k.filter, k.seal, k.expire, k.merge, k.clean, k.prune, k.whole, k.offer} {
 			if err := step(ctx); err != nil {
 				return err
 			}

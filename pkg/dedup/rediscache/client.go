@@ -3,6 +3,7 @@ package rediscache
 import (
 	"context"
 	"crypto/tls"
+	"fmt"
 	"net"
 	"time"
 
@@ -41,7 +42,7 @@ func connect(cfg Config, dial dialer) redis.UniversalClient {
 			if err != nil {
 				return nil, err
 			}
-			return guard(conn, cfg.MaxBytes), nil
+			return guard(conn, partBytes), nil
 		},
 		CredentialsProvider: cfg.Login,
 		Protocol:            2, // GET and SET have no use for pushes and their handshake
@@ -65,4 +66,16 @@ func connect(cfg Config, dial dialer) redis.UniversalClient {
 		return redis.NewClusterClient(options.Cluster())
 	}
 	return redis.NewClient(options.Simple())
+}
+
+// LogTo hands over what the client library has to say, such as that it could not
+// dial, or that a Sentinel names another master; otherwise it writes to standard
+// error by itself. It is one for the process.
+func LogTo(say func(text string)) { redis.SetLogger(teller(say)) }
+
+type teller func(string)
+
+// Printf implements the library's logger.
+func (t teller) Printf(_ context.Context, format string, args ...any) {
+	t(fmt.Sprintf(format, args...))
 }

@@ -32,31 +32,32 @@ type Config struct {
 	// against the host dialled. Nil: plain TCP.
 	TLS *tls.Config
 
-	// Prefix begins each key; the segment's UUID follows. Installations that share
+	// Prefix begins each key; a UUID follows, and the number of a part. Installations that share
 	// a server need not differ in it. Default "effectonce:".
 	Prefix string
 	// TTL is how long an image stays after it was stored. Default 7 days.
 	TTL time.Duration
-	// Timeout bounds a call with all it does: dial, handshake, send, read. Default
-	// 250 ms, in which an image of 8 M keys (8 MB) needs 32 MB/s.
+	// Timeout bounds what is done for one part of an image (4 MiB): dial, handshake,
+	// send, read. Default 250 ms, for which 17 MB/s are needed.
 	Timeout time.Duration
-	// MaxBytes is the largest image stored, and the largest reply that memory is
-	// given for. Default 64 MiB, at most 512 MiB, the limit of a Redis value.
+	// MaxBytes is the largest image stored, and the most memory that is given for
+	// one. Default 2 GiB, a gate for 1.1 billion keys.
 	MaxBytes int64
 
 	// Failures in a row open the breaker. Default 5.
 	Failures int
 	// Pause is how long it stays open before one call tries. Default 10 s.
 	Pause time.Duration
+	// Rests is told when the breaker opens, and when Redis works again. It must not
+	// wait. Nil: nobody is told.
+	Rests func(resting bool)
 }
-
-const maxValue = 512 << 20 // proto-max-bulk-len as it comes
 
 func (c Config) withDefaults() Config {
 	c.Prefix = orDefault(c.Prefix, "effectonce:")
 	c.TTL = orDefault(c.TTL, 7*24*time.Hour)
 	c.Timeout = orDefault(c.Timeout, 250*time.Millisecond)
-	c.MaxBytes = orDefault(c.MaxBytes, 64<<20)
+	c.MaxBytes = orDefault(c.MaxBytes, 2<<30)
 	c.Failures = orDefault(c.Failures, 5)
 	c.Pause = orDefault(c.Pause, 10*time.Second)
 	return c
@@ -90,7 +91,7 @@ func (c Config) Validate() error {
 	check(c.Database == 0 || !c.Cluster, "redis: a Cluster has only database 0, not %d", c.Database)
 	check(c.TTL == 0 || c.TTL >= time.Millisecond, "redis: a TTL of %s is no time", c.TTL)
 	check(c.Timeout >= 0, "redis: timeout %s is negative", c.Timeout)
-	check(c.MaxBytes >= 0 && c.MaxBytes <= maxValue, "redis: images of %d bytes: 1 to %d are possible", c.MaxBytes, maxValue)
+	check(c.MaxBytes >= 0, "redis: images of %d bytes are negative", c.MaxBytes)
 	check(c.Failures >= 0, "redis: %d failures are negative", c.Failures)
 	check(c.Pause >= 0, "redis: pause %s is negative", c.Pause)
 	return errors.Join(faults...)

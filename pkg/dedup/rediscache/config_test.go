@@ -24,7 +24,7 @@ func TestValidate(t *testing.T) {
 		"everything": {
 			Config{
 				Addresses: []string{"redis", ":6379", "redis://redis:6379"}, SentinelLogin: login, Database: -1, TTL: -1, Timeout: -1,
-				MaxBytes: maxValue + 1, Failures: -1, Pause: -1,
+				MaxBytes: -1, Failures: -1, Pause: -1,
 			},
 			[]string{
 				`redis: "redis" is not host:port`,
@@ -35,7 +35,7 @@ func TestValidate(t *testing.T) {
 				"redis: database -1 is negative",
 				"redis: a TTL of -1ns is no time",
 				"redis: timeout -1ns is negative",
-				"redis: images of 536870913 bytes: 1 to 536870912 are possible",
+				"redis: images of -1 bytes are negative",
 				"redis: -1 failures are negative",
 				"redis: pause -1ns is negative",
 			},
@@ -65,7 +65,7 @@ func TestDefaults(t *testing.T) {
 	t.Parallel()
 	got := Config{}.withDefaults()
 	want := Config{
-		Prefix: "effectonce:", TTL: 7 * 24 * time.Hour, Timeout: 250 * time.Millisecond, MaxBytes: 64 << 20, Failures: 5, Pause: 10 * time.Second,
+		Prefix: "effectonce:", TTL: 7 * 24 * time.Hour, Timeout: 250 * time.Millisecond, MaxBytes: 2 << 30, Failures: 5, Pause: 10 * time.Second,
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)

@@ -227,7 +227,7 @@ func TestHostileReplies(t *testing.T) {
 		"a string of 9 EB":        "$9223372036854775807\r\n",
 		"a string of 9 EB less":   "$9223372036854775800\r\n",
 		"a longer number":         "$99999999999999999999999\r\n",
-		"a string over the max":   "$67108865\r\n",
+		"a string over the max":   "$4194305\r\n",
 		"a negative length":       "$-5\r\n",
 		"no length":               "$\r\n",
 		"no number":               "$x\r\n",

@@ -37,8 +37,8 @@ func TestACL(t *testing.T) {
 	t.Parallel()
 	s := start(t, nil)
 	setUser(t, s.address, "boss on >boss ~* +@all")
-	setUser(t, s.address, "name on >first ~effectonce:* resetchannels -@all +get +set")
-	setUser(t, s.address, "other on >first ~effectonce:* resetchannels -@all +get +set +select")
+	setUser(t, s.address, "name on >first ~effectonce:* resetchannels -@all +get +set +unlink")
+	setUser(t, s.address, "other on >first ~effectonce:* resetchannels -@all +get +set +unlink +select")
 	do(t, s.address, "ACL", "SETUSER", "default", "off")
 
 	var password atomic.Pointer[string]
@@ -187,12 +187,12 @@ func TestSentinel(t *testing.T) {
 		cfg.Timeout = 5 * time.Second
 	})
 	round(t, c)
-	if got := do(t, master.address, "GET", c.key(segment(1))); got != "one" {
+	if got := do(t, master.address, "GET", c.key(segment(1), 0)); got != "one" {
 		t.Errorf("the master has %v", got)
 	}
 	master.kill(t)
 	until(t, "the cache has followed", func() bool { return c.Store(t.Context(), segment(3), []byte("three")) == nil })
-	if got := do(t, replica.address, "GET", c.key(segment(3))); got != "three" {
+	if got := do(t, replica.address, "GET", c.key(segment(3), 0)); got != "three" {
 		t.Errorf("the new master has %v", got)
 	}
 	if got := load(t, c, 3); string(got) != "three" {
@@ -249,7 +249,7 @@ func TestCluster(t *testing.T) {
 			info := fmt.Sprint(do(t, node.address, "CLUSTER", "INFO"))
 			return strings.Contains(info, "cluster_state:ok") && strings.Contains(info, "cluster_known_nodes:2")
 		})
-		setUser(t, node.address, "name on >first ~effectonce:* resetchannels -@all +get +set +cluster|slots")
+		setUser(t, node.address, "name on >first ~effectonce:* resetchannels -@all +get +set +unlink +cluster|slots")
 	}
 	c := newCache(t, Config{
 		Addresses: []string{nodes[0].address}, Cluster: true, Login: func() (string, string) { return "name", "first" },

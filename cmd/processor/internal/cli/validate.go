@@ -15,13 +15,14 @@ import (
 const reach = 10 * time.Second
 
 // checks are what validate asks beside the settings, in this order.
-func checks() []check { return []check{checkKafka, checkPostgres} }
+func checks() []check { return []check{checkKafka, checkPostgres, checkRedis} }
 
 func validateCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "validate",
 		Short: "Check a configuration, the broker, the database and the table; all faults at once",
 		Long: `Check a configuration, then ask the broker and the database whether they fit it.
+A Redis that does not answer is a warning: it is a cache.
 Exit codes: 0 everything fits, 3 a check said no, 69 the broker or the database
 did not answer within 10 s, 78 the configuration has faults.`,
 	}

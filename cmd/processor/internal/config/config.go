@@ -18,6 +18,7 @@ type Config struct {
 	InflightBytes   Size        `yaml:"inflight_bytes,omitempty" json:"inflight_bytes,omitempty" validate:"gt=0" jsonschema:"bytes polled and not yet committed, for the process (default 128MiB)"`
 	Dedup           Dedup       `yaml:"dedup,omitempty" json:"dedup,omitempty" jsonschema:"how much is remembered, and where"`
 	Audit           Audit       `yaml:"audit,omitempty" json:"audit,omitempty" jsonschema:"the audit trail in Postgres"`
+	Redis           Redis       `yaml:"redis,omitempty" json:"redis,omitempty" jsonschema:"a cache of filters, for a quick start after a takeover; nothing is decided or lost there"`
 	Committers      int         `yaml:"committers,omitempty" json:"committers,omitempty" validate:"min=0,max=256" jsonschema:"committing goroutines, one connection each; 0 (default) is two a core, at most 8"`
 	Takeover        Takeover    `yaml:"takeover,omitempty" json:"takeover,omitempty" jsonschema:"how a partition is taken from a member that no longer answers"`
 	DeadLetters     DeadLetters `yaml:"dead_letters,omitempty" json:"dead_letters,omitempty" jsonschema:"when refused records stop the pipeline"`
@@ -43,13 +44,14 @@ type Kafka struct {
 	Isolation            string   `yaml:"isolation,omitempty" json:"isolation,omitempty" validate:"oneof=read_committed read_uncommitted" jsonschema:"read_committed (default) skips records of aborted Kafka transactions; read_uncommitted does not"`
 }
 
-// TLS secures the connections to Kafka. CA, Cert and Key are paths of PEM files.
+// TLS secures the connections to Kafka, or to Redis. CA, Cert and Key are paths of
+// PEM files.
 type TLS struct {
-	Enabled    bool   `yaml:"enabled,omitempty" json:"enabled,omitempty" jsonschema:"speak TLS to the brokers"`
+	Enabled    bool   `yaml:"enabled,omitempty" json:"enabled,omitempty" jsonschema:"speak TLS"`
 	CA         string `yaml:"ca,omitempty" json:"ca,omitempty" validate:"omitempty,path" jsonschema:"PEM file with the authorities to trust (default: the system's)"`
 	Cert       string `yaml:"cert,omitempty" json:"cert,omitempty" validate:"omitempty,path" jsonschema:"PEM file with the client certificate"`
 	Key        string `yaml:"key,omitempty" json:"key,omitempty" validate:"omitempty,path" jsonschema:"PEM file with the client certificate's key"`
-	ServerName string `yaml:"server_name,omitempty" json:"server_name,omitempty" jsonschema:"name the brokers' certificates must carry (default: the host dialled)"`
+	ServerName string `yaml:"server_name,omitempty" json:"server_name,omitempty" jsonschema:"name the servers' certificates must carry (default: the host dialled)"`
 }
 
 // SASL authenticates towards Kafka; an empty Mechanism means it is not used.
@@ -107,6 +109,21 @@ type Audit struct {
 	Retention Duration `yaml:"retention,omitempty" json:"retention,omitempty" validate:"gt=0" jsonschema:"how long the audit rows of sealed runs are kept (default 168h)"`
 }
 
+// Redis is where filters are cached; without Addresses there is no cache.
+type Redis struct {
+	Addresses        []string `yaml:"addresses,omitempty" json:"addresses,omitempty" validate:"dive,hostport" jsonschema:"host:port of the server, of the Sentinels, or of some nodes of a Cluster"`
+	Sentinel         string   `yaml:"sentinel,omitempty" json:"sentinel,omitempty" jsonschema:"name of the master that the Sentinels at addresses watch"`
+	Cluster          bool     `yaml:"cluster,omitempty" json:"cluster,omitempty" jsonschema:"addresses are nodes of a Redis Cluster"`
+	Database         int      `yaml:"database,omitempty" json:"database,omitempty" validate:"min=0" jsonschema:"number of the database (default 0)"`
+	Username         string   `yaml:"username,omitempty" json:"username,omitempty" jsonschema:"ACL user (default: Redis's default user)"`
+	Password         Secret   `yaml:"password,omitempty" json:"password,omitempty" jsonschema:"password of the user"`
+	SentinelUsername string   `yaml:"sentinel_username,omitempty" json:"sentinel_username,omitempty" jsonschema:"ACL user at the Sentinels"`
+	SentinelPassword Secret   `yaml:"sentinel_password,omitempty" json:"sentinel_password,omitempty" jsonschema:"password at the Sentinels"`
+	TLS              TLS      `yaml:"tls,omitempty" json:"tls,omitempty" jsonschema:"encryption towards Redis"`
+	Prefix           string   `yaml:"prefix,omitempty" json:"prefix,omitempty" validate:"required" jsonschema:"what each key begins with (default effectonce:)"`
+	Timeout          Duration `yaml:"timeout,omitempty" json:"timeout,omitempty" validate:"gt=0" jsonschema:"how long one part of an image (4MiB) may take (default 250ms)"`
+}
+
 // Batch bounds one transaction.
 type Batch struct {
 	MaxRecords int      `yaml:"max_records,omitempty" json:"max_records,omitempty" validate:"min=1,max=1000000" jsonschema:"records in one transaction (default 10000)"`
@@ -158,6 +175,7 @@ func Default() Config {
 		Dedup:           Dedup{Memory: 256 << 20},
 		InflightBytes:   128 << 20,
 		Audit:           Audit{Retention: Duration(7 * 24 * time.Hour)},
+		Redis:           Redis{Prefix: "effectonce:", Timeout: Duration(250 * time.Millisecond)},
 		Takeover:        Takeover{Grace: Duration(2 * time.Second)},
 		DeadLetters:     DeadLetters{StopAfter: 20},
 		OnExternalReset: "warn",

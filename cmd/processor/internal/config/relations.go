@@ -23,6 +23,7 @@ func checkRelations(c *Config) []violation {
 	checkPostgres(&c.Postgres, add)
 	checkTable(c, add)
 	checkKey(c.Key, add)
+	checkRedis(&c.Redis, add)
 	add(c.Batch.MaxBytes > c.InflightBytes, cmp.Or(unless(c.Batch.MaxBytes, Default().Batch.MaxBytes, "batch.max_bytes"), "inflight_bytes"),
 		"batch.max_bytes ("+c.Batch.MaxBytes.String()+") is more than inflight_bytes ("+c.InflightBytes.String()+")")
 	add(time.Duration(c.Batch.Linger) >= time.Minute, "batch.linger", "a minute or more: records would wait longer than anybody expects")
@@ -40,12 +41,42 @@ func checkKafka(k *Kafka, add adder) {
 		cmp.Or(unless(k.HeartbeatInterval, Default().Kafka.HeartbeatInterval, "kafka.heartbeat_interval"), "kafka.session_timeout"),
 		"heartbeat_interval ("+k.HeartbeatInterval.String()+") is more than a third of session_timeout ("+k.SessionTimeout.String()+")")
 	twice(k.Topics, "kafka.topics", add)
-	t := k.TLS
+	checkTLS(k.TLS, "kafka.tls", add)
+}
+
+func checkTLS(t TLS, at string, add adder) {
 	for _, set := range []struct{ name, value string }{{"ca", t.CA}, {"cert", t.Cert}, {"key", t.Key}, {"server_name", t.ServerName}} {
-		add(!t.Enabled && set.value != "", "kafka.tls."+set.name, "has no effect: kafka.tls.enabled is not true")
+		add(!t.Enabled && set.value != "", at+"."+set.name, "has no effect: "+at+".enabled is not true")
 	}
-	add(t.Cert != "" && t.Key == "", "kafka.tls.cert", "needs kafka.tls.key beside it")
-	add(t.Key != "" && t.Cert == "", "kafka.tls.key", "needs kafka.tls.cert beside it")
+	add(t.Cert != "" && t.Key == "", at+".cert", "needs "+at+".key beside it")
+	add(t.Key != "" && t.Cert == "", at+".key", "needs "+at+".cert beside it")
+}
+
+func checkRedis(r *Redis, add adder) {
+	const at = "redis."
+	if len(r.Addresses) == 0 {
+		for _, set := range []struct {
+			name  string
+			given bool
+		}{
+			{"sentinel", r.Sentinel != ""}, {"cluster", r.Cluster}, {"database", r.Database != 0}, {"username", r.Username != ""},
+			{"password", !r.Password.IsZero()}, {"sentinel_username", r.SentinelUsername != ""},
+			{"sentinel_password", !r.SentinelPassword.IsZero()}, {"tls", r.TLS != TLS{}}, {"prefix", r.Prefix != Default().Redis.Prefix},
+			{"timeout", r.Timeout != Default().Redis.Timeout},
+		} {
+			add(set.given, at+set.name, "has no effect: redis.addresses is not set")
+		}
+		return
+	}
+	twice(r.Addresses, at+"addresses", add)
+	add(r.Sentinel != "" && r.Cluster, at+"cluster", "stands beside redis.sentinel: it is one or the other")
+	add(len(r.Addresses) > 1 && r.Sentinel == "" && !r.Cluster, at+"addresses",
+		"several addresses are Sentinels or a Cluster: set redis.sentinel, or redis.cluster: true")
+	add(r.Cluster && r.Database != 0, at+"database", "a Cluster has only database 0")
+	add(r.Username != "" && r.Password.IsZero(), at+"username", "needs redis.password beside it")
+	add(r.Sentinel == "" && r.SentinelUsername != "", at+"sentinel_username", "has no effect: redis.sentinel is not set")
+	add(r.Sentinel == "" && !r.SentinelPassword.IsZero(), at+"sentinel_password", "has no effect: redis.sentinel is not set")
+	checkTLS(r.TLS, "redis.tls", add)
 }
 
 func checkSASL(k *Kafka, add adder) {

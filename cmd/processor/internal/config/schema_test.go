@@ -41,7 +41,7 @@ func TestUncommentedSampleIsValid(t *testing.T) {
 		}
 		uncommented.WriteString(line)
 	}
-	text := strings.NewReplacer("mode: insert ", "mode: upsert ", "${file:/run/secrets/kafka_password}", "${file:secret}").Replace(uncommented.String())
+	text := strings.NewReplacer("mode: insert ", "mode: upsert ", "/run/secrets/kafka_password", "secret", "/run/secrets/redis_password", "secret").Replace(uncommented.String())
 	l, err := testLoad(t, text, Options{Environ: []string{"EFFECTONCE_DSN=postgres://effectonce@127.0.0.1/app"}})
 	if err != nil {
 		t.Fatalf("%v\n%s", err, text)

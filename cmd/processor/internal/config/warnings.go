@@ -44,6 +44,9 @@ func (l *Loaded) Warnings() []Warning {
 	warn(c.Kafka.SASL.AllowPlaintext && !c.Kafka.TLS.Enabled && c.Kafka.SASL.Mechanism != "", "kafka.sasl.allow_plaintext",
 		"the secret crosses the network readable")
 	warn(c.Postgres.SSLMode == "disable" && !isLoopback(c.Postgres.Host), "postgres.sslmode", "the connection to the database is not encrypted")
+	warn(!c.Redis.Password.IsZero() && !c.Redis.TLS.Enabled && !allLocal(c.Redis.Addresses), "redis.password",
+		"the password crosses the network readable: set redis.tls.enabled: true")
+	warn(len(c.Redis.Addresses) > 0 && c.Dedup.Memory == 0, "redis", "has no effect without dedup.memory: nothing is sealed, so there is no filter to cache")
 	host, _, _ := net.SplitHostPort(c.Admin.Listen)
 	warn(c.Admin.AllowRemote && !isLoopback(host), "admin.listen", "anyone who reaches this address reads metrics and states: there is no login")
 	return found
@@ -60,6 +63,13 @@ func (c *Config) upsertsOwnKey() bool {
 	slices.Sort(sources)
 	slices.Sort(key)
 	return len(key) > 0 && slices.Equal(sources, []string(key))
+}
+
+func allLocal(addresses []string) bool {
+	return !slices.ContainsFunc(addresses, func(address string) bool {
+		host, _, _ := net.SplitHostPort(address)
+		return !isLoopback(host)
+	})
 }
 
 // String is the warning as one line.

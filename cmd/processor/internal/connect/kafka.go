@@ -38,7 +38,7 @@ func Kafka(cfg config.Kafka) ([]kgo.Opt, error) {
 		kgo.MaxDecompressBatchBytes(int(batch)),
 	}
 	if cfg.TLS.Enabled {
-		secure, err := brokerTLS(cfg.TLS)
+		secure, err := clientTLS(cfg.TLS)
 		if err != nil {
 			return nil, fmt.Errorf("kafka.tls: %w", err)
 		}

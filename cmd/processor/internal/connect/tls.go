@@ -13,9 +13,9 @@ import (
 
 var errNoCertificate = errors.New("holds no PEM certificate")
 
-// brokerTLS verifies the brokers' certificates against the host dialled, or
+// clientTLS verifies the servers' certificates against the host dialled, or
 // against the configured server name.
-func brokerTLS(cfg config.TLS) (*tls.Config, error) {
+func clientTLS(cfg config.TLS) (*tls.Config, error) {
 	secure := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: cfg.ServerName}
 	if cfg.CA != "" {
 		secure.RootCAs = x509.NewCertPool()

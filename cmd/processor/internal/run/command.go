@@ -51,6 +51,14 @@ second ends the process at once. A dependency that is down is waited for.`,
 		for _, w := range loaded.Warnings() {
 			logger.Warn().Msg(w.String())
 		}
+		cache, err := openCache(cmd.Context(), loaded.Config.Redis, logger)
+		if err != nil {
+			return exit.With(exit.Config, err)
+		}
+		if cache != nil {
+			defer func() { _ = cache.Close() }() // nothing is lost with it
+			cfg.Cache = cache
+		}
 		return exit.With(Code(processor.Run(cmd.Context(), cfg)))
 	}
 	return cmd
