@@ -8,12 +8,27 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// A lagging copy of the database becomes the database: rows, runs and effects go
-// back together while members hold their claims and are idle. Nothing but the
-// watch would notice.
+// A lagging copy of the database becomes the database: rows, runs, segments and
+// effects go back together while members hold their claims and are idle. Nothing but
+// the watch would notice.
 func TestTheDatabaseGoesBack(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, 4, 41)
+	for _, c := range []struct {
+		scope  string
+		memory int
+	}{{"partition", 0}, {"topic", 2}} {
+		t.Run("scope "+c.scope, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, 4, 41)
+			w.scatter(c.scope)
+			w.memory = c.memory
+			w.goesBack()
+		})
+	}
+}
+
+func (w *world) goesBack() {
+	w.t.Helper()
 	a, b := w.start(), w.start()
 	w.balanced()
 	w.produce(5_000, nil)
@@ -26,15 +41,15 @@ func TestTheDatabaseGoesBack(t *testing.T) {
 	w.exact("set back", nil)
 	w.exact("read again", w.drained())
 	if a.metric("effectonce_differences_total")+b.metric("effectonce_differences_total") == 0 {
-		t.Error("no member noticed")
+		w.t.Error("no member noticed")
 	}
 	w.produce(3_000, nil)
 	w.exact("afterwards", w.drained())
 }
 
-// copies are the tables that go back, a log before its runs.
+// copies are the tables that go back, a log before its runs and segments.
 func (w *world) copies() []string {
-	return []string{w.db.Relation("positions"), w.db.Relation("logs"), w.db.Relation("runs"), w.db.Relation("dead_letters"), w.effects}
+	return []string{w.db.Relation("positions"), w.db.Relation("logs"), w.db.Relation("runs"), w.db.Relation("segments"), w.db.Relation("blocks"), w.db.Relation("dead_letters"), w.effects}
 }
 
 func (w *world) copyOf(table string) string {
