@@ -113,13 +113,22 @@ func (r rule) against(configured rule) string {
 // begins with an empty memory.
 var ErrGeneration = errors.New("the pipeline was made for another configuration")
 
-// otherwise is the error of rows that this configuration does not work with. It is
-// found before the group is joined; the takeover compares again.
-func (p *Processor) otherwise() error {
+// refusal is the error of a pipeline's row that this configuration does not work
+// with. It is found before the group is joined; the takeover compares again.
+func (p *Processor) refusal() error {
 	var made rule
 	if err := json.Unmarshal([]byte(p.pipeline.Settings), &made); err != nil {
 		return fmt.Errorf("%w: its settings cannot be read: %w", ErrGeneration, err)
 	}
 	return fmt.Errorf("%w: %s; run the configuration it was made with, or change it with processor pipeline migrate, or name a new pipeline",
 		ErrGeneration, made.against(p.cfg.rule()))
+}
+
+// refusalOf is the same for a topic's row. A topic can have been widened by itself.
+func (p *Processor) refusalOf(row offsets.Topic) error {
+	if row.Scope == p.cfg.Scope {
+		return fmt.Errorf("topic %q: %w", row.Name, p.refusal())
+	}
+	return fmt.Errorf("topic %q: %w: it is in scope %s, configured is %s; set scope: %[3]s (or on_partition_growth: widen, if it was widened), or run processor pipeline migrate",
+		row.Name, ErrGeneration, row.Scope, p.cfg.Scope)
 }

@@ -212,7 +212,7 @@ func (p *Processor) register(ctx context.Context, adm *kadm.Client, cluster stri
 	}
 	if p.pipeline, err = p.offsets.Register(ctx, tx, want, p.cfg.Topics, p.cfg.Share); err == nil {
 		if !bytes.Equal(p.pipeline.Generation, want.Generation) {
-			err = p.otherwise()
+			err = p.refusal()
 		}
 	}
 	if err == nil {
@@ -237,7 +237,7 @@ func (p *Processor) registerTopics(ctx context.Context, tx *pgtx.Tx, adm *kadm.C
 		case at >= 0:
 			t.Partitions = rows[at].Partitions // the count that keys were hashed over
 			if !p.cfg.accepts(rows[at]) {
-				return fmt.Errorf("topic %q: %w", name, p.otherwise())
+				return p.refusalOf(rows[at])
 			}
 			t.Scope, t.Generation = rows[at].Scope, rows[at].Generation
 		case slices.ContainsFunc(rows, func(r offsets.Topic) bool { return r.Name == name }):
