@@ -8,17 +8,20 @@ import (
 	"effectonce/cmd/processor/internal/bench"
 	"effectonce/cmd/processor/internal/dedupcmd"
 	"effectonce/cmd/processor/internal/demo"
+	"effectonce/cmd/processor/internal/naive"
 	"effectonce/cmd/processor/internal/pipelinecmd"
 	"effectonce/cmd/processor/internal/produce"
 	"effectonce/cmd/processor/internal/run"
+	"effectonce/cmd/processor/internal/storm"
 )
 
 // verbs are the commands that live in packages of their own: one line each.
 func verbs() []*cobra.Command {
 	return append(demo.Commands(),
-		bench.Command(),
+		bench.Command(storm.Command()),
 		dedupcmd.Command(),
 		pipelinecmd.Command(),
+		naive.Command(),
 		produce.Command(),
 		run.Command(),
 	)

@@ -11,23 +11,25 @@ import (
 	"effectonce/cmd/processor/internal/cli"
 )
 
-// Command is the verb bench with its measurements.
-func Command() *cobra.Command {
+// Command is the verb bench with its measurements, and others.
+func Command(others ...*cobra.Command) *cobra.Command {
 	cmd := cli.Group("bench", "Measure the pipeline against a plain consumer")
 	cmd.AddCommand(throughputCommand(), dedupCommand())
+	cmd.AddCommand(others...)
 	return cmd
 }
 
-// target is where a measurement runs. Both servers are on this machine.
-type target struct {
-	brokers []string
-	dsn     string
+// Target is where a measurement runs. Both servers are on this machine.
+type Target struct {
+	Brokers []string
+	DSN     string // of a role that may create schemas
 }
 
-func (t *target) bind(cmd *cobra.Command) {
+// Bind adds the flags --brokers and --dsn.
+func (t *Target) Bind(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.StringSliceVar(&t.brokers, "brokers", []string{or(os.Getenv("EFFECTONCE_TEST_KAFKA"), "127.0.0.1:9092")}, "seed brokers")
-	f.StringVar(&t.dsn, "dsn", or(os.Getenv("EFFECTONCE_TEST_POSTGRES"), "postgres://postgres@127.0.0.1:5432/postgres"),
+	f.StringSliceVar(&t.Brokers, "brokers", []string{or(os.Getenv("EFFECTONCE_TEST_KAFKA"), "127.0.0.1:9092")}, "seed brokers")
+	f.StringVar(&t.DSN, "dsn", or(os.Getenv("EFFECTONCE_TEST_POSTGRES"), "postgres://postgres@127.0.0.1:5432/postgres"),
 		"connection string of a role that may create schemas")
 }
 

@@ -24,7 +24,8 @@ func machineCPU() float64 {
 	return ticks / 100 // USER_HZ
 }
 
-func loadAverage() string {
+// LoadAverage is the system's, over 1, 5 and 15 minutes; empty where it does not say.
+func LoadAverage() string {
 	text, err := os.ReadFile("/proc/loadavg")
 	if err != nil {
 		return ""

@@ -142,7 +142,7 @@ func (h *history) run(ctx context.Context) (err error) {
 	h.rng = rand.New(rand.NewPCG(h.seed, 0)) // the choice of duplicates is repeatable
 	h.res = DedupResult{
 		History: h.keys, BaseHistory: min(h.keys/10, baseKeys), SealKeys: min(h.keys/50, baseKeys), Memory: h.memory, Rounds: h.rounds,
-		FirstCommitRecords: takeoverSize, LoadAverage: loadAverage(),
+		FirstCommitRecords: takeoverSize, LoadAverage: LoadAverage(),
 	}
 	h.res.Records = sealsARun * h.res.SealKeys
 	h.res.ReplayRecords = h.keys / 5 / int64(h.rounds)
@@ -159,7 +159,7 @@ func (h *history) run(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	h.res.LoadAverageEnd, h.res.Seconds = loadAverage(), time.Since(start).Seconds()
+	h.res.LoadAverageEnd, h.res.Seconds = LoadAverage(), time.Since(start).Seconds()
 	return nil
 }
 

@@ -68,7 +68,7 @@ func (s *stage) plainConsumer(ctx context.Context, positions string, done *atomi
 	for n := range s.partitions {
 		start[n] = kgo.NewOffset().At(0)
 	}
-	client, err := kgo.NewClient(kgo.SeedBrokers(s.brokers...), kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{s.name: start}),
+	client, err := kgo.NewClient(kgo.SeedBrokers(s.Brokers...), kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{s.name: start}),
 		kgo.FetchMaxWait(250*time.Millisecond), kgo.FetchMaxPartitionBytes(512<<10), kgo.FetchMaxBytes(16<<20))
 	if err != nil {
 		return fmt.Errorf("kafka: %w", err)
@@ -102,7 +102,7 @@ func (s *stage) plainConsumer(ctx context.Context, positions string, done *atomi
 const batchRecords = 10_000
 
 func (s *stage) plainWorker(ctx context.Context, positions string, queue <-chan []*kgo.Record, done *atomic.Int64) error {
-	conn, err := pgx.Connect(ctx, s.dsn)
+	conn, err := pgx.Connect(ctx, s.DSN)
 	if err != nil {
 		return fmt.Errorf("postgres: %w", err)
 	}

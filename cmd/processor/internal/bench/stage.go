@@ -36,10 +36,10 @@ var mapped = []string{"order_id", "customer", "amount", "currency", "status", "t
 func (t *throughput) prepare(ctx context.Context, progress io.Writer) (*stage, error) {
 	s := &stage{throughput: t, name: fmt.Sprintf("effectonce_bench_%d", time.Now().UnixNano())}
 	var err error
-	if s.kafka, err = kgo.NewClient(kgo.SeedBrokers(t.brokers...)); err != nil {
+	if s.kafka, err = kgo.NewClient(kgo.SeedBrokers(t.Brokers...)); err != nil {
 		return nil, fmt.Errorf("kafka: %w", err)
 	}
-	if s.admin, err = pgxpool.New(ctx, t.dsn); err != nil {
+	if s.admin, err = pgxpool.New(ctx, t.DSN); err != nil {
 		return nil, fmt.Errorf("postgres: %w", err)
 	}
 	if _, err = kadm.NewClient(s.kafka).CreateTopic(ctx, t.partitions, 1, nil, s.name); err != nil {
@@ -47,7 +47,7 @@ func (t *throughput) prepare(ctx context.Context, progress io.Writer) (*stage, e
 	}
 	_, _ = fmt.Fprintf(progress, "producing %d records to %s\n", t.records, s.name) // progress only
 	var sent produce.Sent
-	job := produce.Job{Brokers: t.brokers, Topic: s.name, Records: t.records, Repeat: t.repeat, Seed: t.seed}
+	job := produce.Job{Brokers: t.Brokers, Topic: s.name, Records: t.records, Repeat: t.repeat, Seed: t.seed}
 	if err = produce.Run(ctx, job, &sent); err != nil {
 		return nil, err
 	}
@@ -106,14 +106,14 @@ func (s *stage) ours(ctx context.Context, round int) (sample, error) {
 	if err := s.table(ctx, "orders"); err != nil {
 		return m, err
 	}
-	pg, err := pgxpool.ParseConfig(s.dsn)
+	pg, err := pgxpool.ParseConfig(s.DSN)
 	if err != nil {
 		return m, fmt.Errorf("postgres: %w", err)
 	}
 	reg := prometheus.NewRegistry()
 	cfg := processor.Config{
 		Pipeline: fmt.Sprintf("%s_%d", s.name, round), Topics: []string{s.name}, Share: true,
-		Kafka: []kgo.Opt{kgo.SeedBrokers(s.brokers...)}, Postgres: pg, Schema: s.name, Key: []string{"order_id"},
+		Kafka: []kgo.Opt{kgo.SeedBrokers(s.Brokers...)}, Postgres: pg, Schema: s.name, Key: []string{"order_id"},
 		Table:      &processor.Table{Schema: s.name + "_data", Name: "orders", Mode: sink.Insert},
 		Committers: s.committers, Logger: zerolog.Nop(), Registry: reg,
 	}

@@ -15,7 +15,7 @@ import (
 // throughput is one measurement: the same topic through the pipeline and through
 // a plain consumer, in turn.
 type throughput struct {
-	target
+	Target
 
 	records    int64
 	partitions int32
@@ -64,7 +64,7 @@ order_id) and through a plain consumer in this process: the same decoding and
 encoding, COPY and the positions in one transaction, no dedup, no fence. The rate
 counts from the first commit to the last.`,
 	}
-	t.bind(cmd)
+	t.Bind(cmd)
 	out := cli.BindOutput(cmd)
 	f := cmd.Flags()
 	f.Int64Var(&t.records, "records", 2_000_000, "records a run")
@@ -92,7 +92,7 @@ counts from the first commit to the last.`,
 }
 
 func (t *throughput) run(ctx context.Context, progress io.Writer) (*Result, error) {
-	res := &Result{Records: t.records, Partitions: t.partitions, RepeatPercent: t.repeat, Rounds: t.rounds, LoadAverage: loadAverage()}
+	res := &Result{Records: t.records, Partitions: t.partitions, RepeatPercent: t.repeat, Rounds: t.rounds, LoadAverage: LoadAverage()}
 	s, err := t.prepare(ctx, progress)
 	if err != nil {
 		return nil, err

@@ -11,11 +11,8 @@ import (
 	"effectonce/cmd/processor/internal/exit"
 )
 
-// naiveVerb and childVerb name what the demo starts beside `processor run`.
-const (
-	naiveVerb = "demo-naive"
-	childVerb = "demo-child"
-)
+// childVerb runs another verb where the kernel does not tell a child of our end.
+const childVerb = "demo-child"
 
 // Commands returns the verb demo and the hidden verbs of its child processes.
 func Commands() []*cobra.Command {
@@ -30,9 +27,6 @@ func Commands() []*cobra.Command {
 		}),
 		hidden(embedded.KafkaVerb, func(cmd *cobra.Command) error {
 			return embedded.ServeKafka(cmd.Context(), cmd.InOrStdin(), cmd.OutOrStdout())
-		}),
-		hidden(naiveVerb, func(cmd *cobra.Command) error {
-			return serveNaive(cmd.Context(), cmd.InOrStdin(), cmd.ErrOrStderr())
 		}),
 	}
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"effectonce/cmd/processor/internal/naive"
 	"effectonce/cmd/processor/internal/produce"
 	"effectonce/internal/pgtest"
 )
@@ -39,7 +40,7 @@ func TestTallySeesEveryFault(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			table := db.Table(t, name, columns)
+			table := db.Table(t, name, naive.Columns)
 			var ids []string
 			var offsets []int64
 			for o := range produce.Orders(sent.seed, repeatPercent) {

@@ -22,6 +22,7 @@ import (
 	"go.uber.org/goleak"
 
 	"effectonce/cmd/processor/internal/embedded"
+	"effectonce/cmd/processor/internal/naive"
 	"effectonce/cmd/processor/internal/run"
 )
 
@@ -38,7 +39,7 @@ func TestMain(m *testing.M) {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
 	root := &cobra.Command{Use: "processor", SilenceUsage: true, SilenceErrors: true}
-	root.AddCommand(Commands()...)
+	root.AddCommand(append(Commands(), naive.Command())...)
 	if os.Getenv(broken) == "" {
 		root.AddCommand(run.Command())
 	}

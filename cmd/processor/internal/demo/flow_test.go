@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"effectonce/cmd/processor/internal/embedded"
+	"effectonce/cmd/processor/internal/naive"
 )
 
 // script is a store whose progress is a function of how often it was asked. A
@@ -43,7 +44,7 @@ func rehearsal(t *testing.T, progressOf func(int) int64) (*flow, *script, *bytes
 	var told bytes.Buffer
 	f := newFlow("member", o, newTeller(&told, 1), func() error { return nil }, store)
 	for range o.Members {
-		f.specs = append(f.specs, embedded.Spec{Name: "member", Path: o.Binary, Args: []string{naiveVerb}, Log: filepath.Join(t.TempDir(), "log")})
+		f.specs = append(f.specs, embedded.Spec{Name: "member", Path: o.Binary, Args: []string{naive.Verb}, Log: filepath.Join(t.TempDir(), "log")})
 	}
 	t.Cleanup(func() {
 		if err := f.kill(); err != nil {

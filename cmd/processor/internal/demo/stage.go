@@ -18,6 +18,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"effectonce/cmd/processor/internal/embedded"
+	"effectonce/cmd/processor/internal/naive"
 	"effectonce/migrations"
 )
 
@@ -95,9 +96,6 @@ func underAccount(name string) string {
 	return " as account " + name
 }
 
-const columns = `seq bigint GENERATED ALWAYS AS IDENTITY, order_id text, customer text, amount numeric(12,2), currency text,
-	status text, ts timestamptz, kafka_partition integer, kafka_offset bigint`
-
 // createTables makes the two tables, which are the same and have no constraint that
 // could hide a doubled row, and a role that may do no more than a pipeline needs.
 // seq tells in which order the rows were written.
@@ -116,7 +114,7 @@ func (s *stage) createTables(ctx context.Context, password string) error {
 	}
 	// The password is of letters and digits.
 	_, err = s.db.Exec(ctx, `
-		CREATE TABLE public.orders (`+columns+`);
+		CREATE TABLE public.orders (`+naive.Columns+`);
 		CREATE TABLE public.naive_orders (LIKE public.orders INCLUDING IDENTITY);
 		CREATE TABLE public.naive_at_work (pid bigint);
 		CREATE ROLE `+role+` LOGIN NOSUPERUSER PASSWORD '`+password+`';
@@ -160,7 +158,7 @@ sink:
 // the victim, at the same moments of its own flow's progress.
 func (s *stage) cast(ctx context.Context) error {
 	s.ours = newFlow("member", s.opt, s.say, s.healthy, ours{s.db})
-	s.naive = newFlow("naive consumer", s.opt, s.say, s.healthy, naive{s.db, kadm.NewClient(s.client)})
+	s.naive = newFlow("naive consumer", s.opt, s.say, s.healthy, naiveStore{s.db, kadm.NewClient(s.client)})
 	for i := range s.opt.Members {
 		port, err := embedded.FreePort(ctx)
 		if err != nil {
@@ -175,9 +173,12 @@ func (s *stage) cast(ctx context.Context) error {
 			Log: filepath.Join(s.dir, fmt.Sprintf("member-%d.log", i+1)), Orphaned: syscall.SIGKILL,
 		})
 		s.naive.specs = append(s.naive.specs, embedded.Spec{
-			Name: fmt.Sprintf("%s %d", s.naive.name, i+1), Path: s.opt.Binary, Args: []string{naiveVerb}, Env: plainEnv(),
+			Name: fmt.Sprintf("%s %d", s.naive.name, i+1), Path: s.opt.Binary, Args: []string{naive.Verb}, Env: plainEnv(),
 			Log: filepath.Join(s.dir, fmt.Sprintf("naive-%d.log", i+1)), Orphaned: syscall.SIGKILL,
-			Orders: naiveOrders{Broker: s.kafka.Address, DSN: s.pg.DSN("", "")},
+			Orders: naive.Orders{
+				Brokers: []string{s.kafka.Address}, DSN: s.pg.DSN("", ""), Topic: topic, Group: naiveGroup,
+				Session: session, Heartbeat: session / 6, Schema: "public", Table: "naive_orders", AtWork: "public.naive_at_work",
+			},
 		})
 	}
 	return nil

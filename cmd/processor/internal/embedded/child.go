@@ -119,6 +119,14 @@ func (c *Child) Died() error {
 	return fmt.Errorf("%s ended by itself: %s%s", c.spec.Name, how, c.Tail())
 }
 
+// Signal sends the process a signal; one that is gone takes none.
+func (c *Child) Signal(s syscall.Signal) error {
+	if err := c.cmd.Process.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return fmt.Errorf("signal %s: %w", c.spec.Name, err)
+	}
+	return nil
+}
+
 // Kill ends the process as kill -9 does and waits for its end.
 func (c *Child) Kill() error {
 	err := c.cmd.Process.Kill()

@@ -20,6 +20,10 @@ type Job struct {
 	Repeat  int   // percent of the records, 0 to MaxRepeat
 	Seed    uint64
 	Rate    int // records a second, 0 is as fast as the broker takes them
+
+	// Due, if set, decides in place of Rate: it returns when the next record behind
+	// made others is to be sent, false when none is any more.
+	Due func(ctx context.Context, made int64) bool
 }
 
 // Sent counts what the brokers acknowledged. It is read while Run works.
@@ -58,10 +62,13 @@ func Run(ctx context.Context, job Job, sent *Sent) error {
 		}
 	}
 	first, again := acknowledged(1), acknowledged(0)
-	pace := pacer{rate: job.Rate, start: time.Now()}
+	due := job.Due
+	if due == nil {
+		due = (&pacer{rate: job.Rate, start: time.Now()}).wait
+	}
 	var made int64
 	for o := range Orders(job.Seed, job.Repeat) {
-		if made == job.Records && job.Records > 0 || !pace.wait(ctx, made) {
+		if made == job.Records && job.Records > 0 || !due(ctx, made) {
 			break
 		}
 		done := first
