@@ -50,7 +50,7 @@ func (s *Store) Offer(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, v 
 	}
 	defer done()
 	v.mu.Lock()
-	segments, gate := v.segments, v.gate                         // the gate holds every key of these
+	segments, gate := v.segments, v.gate                                         // the gate holds every key of these
 	if gate != nil && (gate.full() || !gate.suits(v.gateShape(gate.capacity))) { // nobody would begin with it
 		gate = nil
 	}

@@ -13,17 +13,18 @@ import (
 
 	"effectonce/cmd/processor/internal/exit"
 	"effectonce/internal/pgtest"
+	"effectonce/internal/redistest"
 )
 
 // TestDedupSmoke runs all of it small: every figure is there, alone on standard
 // output, and nothing is left behind. What it measures is nobody's promise here.
 func TestDedupSmoke(t *testing.T) {
-	dsn := pgtest.DSN(t)
+	dsn, server := pgtest.DSN(t), redistest.New(t)
 	cmd := dedupCommand()
 	var stdout, stderr bytes.Buffer
 	cmd.SetOut(&stdout)
 	cmd.SetErr(&stderr)
-	cmd.SetArgs([]string{"--dsn", dsn, "--history", "60000", "--rounds", "1", "-o", "json"})
+	cmd.SetArgs([]string{"--dsn", dsn, "--history", "60000", "--rounds", "1", "--redis", server.Address, "-o", "json"})
 	if err := cmd.ExecuteContext(t.Context()); err != nil {
 		t.Fatalf("%v\n%s", err, stderr.String())
 	}
@@ -34,7 +35,7 @@ func TestDedupSmoke(t *testing.T) {
 	}
 	for _, name := range []string{
 		"history_ratio", "bytes_per_key", "memory_bytes_per_key", "segment_filter_bytes_per_key", "false_positive_rate",
-		"first_commit_seconds", "rebuild_over_scan", "replay_speedup", "old_duplicates_ratio",
+		"first_commit_seconds", "rebuild_over_scan", "redis_over_postgres", "replay_speedup", "old_duplicates_ratio",
 	} {
 		if v, ok := figures[name].(float64); !ok || v <= 0 {
 			t.Errorf("%s is %v", name, figures[name])
@@ -45,6 +46,9 @@ func TestDedupSmoke(t *testing.T) {
 	}
 	if !bytes.Contains(stderr.Bytes(), []byte("load average")) {
 		t.Errorf("no load average in\n%s", stderr.String())
+	}
+	if left := server.Under(""); len(left) > 0 {
+		t.Errorf("Redis still holds %v", left)
 	}
 	conn, err := pgx.Connect(t.Context(), dsn)
 	if err != nil {
