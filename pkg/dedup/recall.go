@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/jackc/pgx/v5"
+	"golang.org/x/sync/errgroup"
 
 	"effectonce/internal/pgtx"
 	"effectonce/pkg/stream"
@@ -70,32 +71,55 @@ func (s *Store) gateImage(ctx context.Context, conn *pgx.Conn, set pgtx.Settings
 	return g, err
 }
 
+// loads is how many images are on their way at once: one comes while another is
+// checked and unpacked.
+const loads = 3
+
 // recall takes from the cache what it has: filters of segments that have none, and
 // the gate that the rebuild begins with. Until it returns, keys go to Postgres.
 func (s *Store) recall(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, v *View, r *rebuilding) error {
 	if s.tier == nil {
 		return nil
 	}
-	for _, seg := range r.segments {
-		if seg.filter != nil {
-			continue
+	var work errgroup.Group
+	work.SetLimit(loads)
+	var row *gateImage
+	var gate *Filter
+	if !r.good && r.gate == nil {
+		var err error
+		row, err = s.gateImage(ctx, conn, set, v.Log)
+		if err != nil && !strings.HasPrefix(pgtx.Code(err), "42") { // a migration or a grant behind: there is none
+			return err
 		}
-		if f := s.tier.load(ctx, seg.ID, seg.Digest); f != nil {
-			v.mu.Lock()
-			seg.filter = f
-			v.mu.Unlock()
+		if row != nil && row.serves(r.segments) {
+			work.Go(func() error {
+				gate = s.tier.load(ctx, row.id, row.digest)
+				return nil
+			})
+		} else {
+			row = nil
+		}
+	}
+	filters := make([]*Filter, len(r.segments))
+	for i, seg := range r.segments {
+		if seg.filter == nil {
+			work.Go(func() error {
+				filters[i] = s.tier.load(ctx, seg.ID, seg.Digest)
+				return nil
+			})
+		}
+	}
+	_ = work.Wait() // a load that failed is no filter
+	v.mu.Lock()
+	for i, seg := range r.segments {
+		if filters[i] != nil {
+			seg.filter = filters[i]
 			v.offered.note(seg.ID)
 		}
 	}
-	if r.good || r.gate != nil {
-		return ctx.Err() // loads that it ended said nothing
-	}
-	g, err := s.gateImage(ctx, conn, set, v.Log)
-	if err != nil && !strings.HasPrefix(pgtx.Code(err), "42") { // a migration or a grant behind: there is none
-		return err
-	}
-	if g != nil && g.serves(r.segments) {
-		v.recalled(r, g, s.tier.load(ctx, g.id, g.digest))
+	v.mu.Unlock()
+	if row != nil {
+		v.recalled(r, row, gate)
 	}
 	return ctx.Err() // loads that it ended said nothing
 }
