@@ -13,6 +13,7 @@ import (
 type Fold struct {
 	Asked     int // keys that the exact set and the gate could not decide
 	Confirmed int // of these, keys that a segment has; the others were false positives
+	Negative  int // keys that the gate said are in no segment
 
 	lo      int // index of the first record
 	entries []entry
@@ -39,7 +40,7 @@ type entry struct {
 // Reset empties the fold for records lo, lo+1, …
 func (f *Fold) Reset(lo int) {
 	f.lo, f.calls, f.open = lo, 0, f.open[:0]
-	f.Asked, f.Confirmed = 0, 0
+	f.Asked, f.Confirmed, f.Negative = 0, 0, 0
 	f.entries, f.group, f.seen, f.stamp = f.entries[:0], f.group[:0], f.seen[:0], f.stamp[:0]
 }
 
@@ -62,12 +63,15 @@ func (f *Fold) Check(v *View) int {
 		}
 		return cmp.Compare(a.index, b.index)
 	})
-	f.seen, f.open = f.seen[:0], f.open[:0]
+	f.seen, f.open, f.Negative = f.seen[:0], f.open[:0], 0
 	v.mu.Lock()
 	for i, e := range f.entries {
 		if i == 0 || e.slot != f.entries[i-1].slot {
 			a := v.find(e.slot)
-			if a == maybe {
+			switch {
+			case a == absent && len(v.segments) > 0:
+				f.Negative++
+			case a == maybe:
 				f.open = append(f.open, question{slot: e.slot, group: int32(len(f.seen))})
 			}
 			f.seen = append(f.seen, a == seen)

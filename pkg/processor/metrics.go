@@ -23,7 +23,7 @@ type metrics struct {
 	fenced    prometheus.Counter
 	wentBack  prometheus.Counter
 	full      prometheus.Counter
-	lookups   *prometheus.CounterVec   // outcome: confirmed, false_positive
+	lookups   *prometheus.CounterVec   // outcome: negative, confirmed, false_positive
 	seals     *prometheus.HistogramVec // what: seal, compact
 	rebuilds  prometheus.Histogram
 	expired   prometheus.Counter
@@ -52,7 +52,7 @@ func newMetrics() *metrics {
 		full:      counter("inflight_full_total", "Turns of the poll loop that waited for bytes in flight."),
 		expired:   counter("expired_keys_total", "Business keys forgotten because records have come further than the retention."),
 	}
-	m.lookups = vec("lookups_total", "Keys that the gate could not decide: confirmed as applied before, or a false positive.")
+	m.lookups = vec("lookups_total", "Keys that were looked for in sealed segments: negative by the gate, confirmed as applied before, or a false positive of the gate.")
 	m.seals = prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name: "effectonce_seal_duration_seconds", Help: "Sealing runs into a segment, and merging segments.",
 		Buckets: prometheus.ExponentialBuckets(0.01, 2, 14),
@@ -88,6 +88,7 @@ func (m *metrics) committed(r dedup.Range) {
 
 // looked counts what became of a fold's keys that the gate could not decide.
 func (m *metrics) looked(f *dedup.Fold) {
+	m.lookups.WithLabelValues("negative").Add(float64(f.Negative))
 	m.lookups.WithLabelValues("confirmed").Add(float64(f.Confirmed))
 	m.lookups.WithLabelValues("false_positive").Add(float64(f.Asked - f.Confirmed))
 }
@@ -108,12 +109,13 @@ var (
 	viewBytes       = prometheus.NewDesc("effectonce_view_bytes", "Memory of the views: exact sets, filters and segments held whole.", nil, nil)
 	viewSegments    = prometheus.NewDesc("effectonce_view_segments", "Live segments of the logs held.", nil, nil)
 	viewFill        = prometheus.NewDesc("effectonce_view_filter_fill", "Keys in the filters over the keys they were made for.", nil, nil)
+	viewReady       = prometheus.NewDesc("effectonce_view_filter_ready", "Share of the key space in which filters answer, the least of the logs held; the rest is looked up in Postgres.", nil, nil)
 	oldestKey       = prometheus.NewDesc("effectonce_oldest_key_seconds", "Age, by the records' times, of the oldest sealed business key of the logs held.", nil, nil)
 )
 
 // Describe implements prometheus.Collector.
 func (c *standingsCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{lagRecords, lagSeconds, heldState, stoppedCause, inflightBytes, viewKeys, viewBytes, viewSegments, viewFill, oldestKey} {
+	for _, d := range []*prometheus.Desc{lagRecords, lagSeconds, heldState, stoppedCause, inflightBytes, viewKeys, viewBytes, viewSegments, viewFill, viewReady, oldestKey} {
 		ch <- d
 	}
 }
@@ -130,6 +132,7 @@ func (c *standingsCollector) Collect(ch chan<- prometheus.Metric) {
 	states := map[rebalance.State]int{rebalance.Running: 0, rebalance.Waiting: 0, rebalance.Stopped: 0}
 	standings, bytes := p.list.standings()
 	var sum dedup.Stats
+	ready := 1.0
 	counted := map[stream.Partition]bool{} // scopes: partitions may share one
 	for _, h := range p.group.Held() {
 		states[h.State]++
@@ -152,6 +155,9 @@ func (c *standingsCollector) Collect(ch chan<- prometheus.Metric) {
 			sum.Segments += s.view.Segments
 			sum.Gate += s.view.Gate
 			sum.Capacity += s.view.Capacity
+			if s.view.Segments > 0 {
+				ready = min(ready, s.view.Ready)
+			}
 		}
 		if end, ok := p.health.end(h.Name); ok {
 			lag := max(end-s.claim.Next, 0)
@@ -174,6 +180,7 @@ func (c *standingsCollector) Collect(ch chan<- prometheus.Metric) {
 	if !sum.Oldest.IsZero() {
 		gauge(oldestKey, time.Since(sum.Oldest).Seconds())
 	}
+	gauge(viewReady, ready)
 	gauge(viewFill, float64(sum.Gate)/float64(max(sum.Capacity, 1)))
 }
 

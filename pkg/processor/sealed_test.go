@@ -3,9 +3,12 @@ package processor_test
 import (
 	"fmt"
 	"math/rand/v2"
+	"regexp"
 	"strings"
 	"testing"
 )
+
+var counted = regexp.MustCompile(`effectonce_lookups_total\{outcome="negative"\} [1-9]`)
 
 // With a memory for hardly any keys, runs are sealed into segments and merged while
 // the pipeline works; repeats come from all over the past, in one process and in
@@ -35,7 +38,9 @@ func TestSealedKeysAreRecognised(t *testing.T) {
 		// All is committed, and nothing is left to clean up.
 		w.run(t, func() bool {
 			return w.at(t, int64(sent))() && w.count(t, "SELECT count(*) FROM "+w.db.Relation("segments")+" WHERE state = 'live'") > 0 &&
-				(round == 0 || strings.Contains(w.get("/metrics"), `effectonce_lookups_total{outcome="confirmed"}`))
+				(round == 0 || strings.Contains(w.get("/metrics"), `effectonce_lookups_total{outcome="confirmed"}`) &&
+				counted.MatchString(w.get("/metrics")) &&
+				strings.Contains(w.get("/metrics"), "effectonce_view_filter_ready 1"))
 		})
 		if n := orders(); n != int64(made) {
 			t.Fatalf("round %d: %d effects of %d keys", round, n, made)
