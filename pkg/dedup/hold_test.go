@@ -1,8 +1,10 @@
 package dedup
 
 import (
+	"context"
 	"errors"
 	"testing"
+	"time"
 
 	"effectonce/internal/pgtx"
 	"effectonce/pkg/stream"
@@ -146,9 +148,11 @@ func TestHoldWaits(t *testing.T) {
 // blocked returns when a session waits for a lock.
 func (w *world) blocked(pid uint32) {
 	w.t.Helper()
+	ctx, cancel := context.WithTimeout(w.t.Context(), time.Minute)
+	defer cancel()
 	for waits := false; !waits; {
-		if err := w.Owner.QueryRow(w.t.Context(), "SELECT cardinality(pg_blocking_pids($1)) > 0", int32(pid)).Scan(&waits); err != nil {
-			w.t.Fatal(err)
+		if err := w.Owner.QueryRow(ctx, "SELECT cardinality(pg_blocking_pids($1)) > 0", int32(pid)).Scan(&waits); err != nil {
+			w.t.Fatalf("waiting for session %d to wait: %v", pid, err)
 		}
 	}
 }

@@ -32,7 +32,8 @@ func (s *Store) ancestor(ctx context.Context, conn *pgx.Conn, set pgtx.Settings,
 func era(manifest stream.UUID) [8]byte { return [8]byte(manifest[8:]) }
 
 // inherit takes what old knows about segments into this view, which nobody else has
-// yet: the filters of segments that old had too, and its gate. ancestor says that old
+// yet: the filters of segments that old had too and what memory has of them whole, and
+// its gate. ancestor says that old
 // has the runs of this log up to its head.
 //
 // What the gate then holds: every key of old's segments, and, added here, of its
@@ -75,6 +76,10 @@ func (v *View) inherit(old *View, ancestor bool) {
 		switch {
 		case before != nil:
 			seg.filter, seg.outside = before.filter, before.outside
+			if warm := old.warm[before]; warm != nil {
+				kept := *warm
+				v.warm[seg] = &kept
+			}
 		case ancestor && seg.Last <= old.Head && (whole || seg.First > old.sealed):
 		default:
 			seg.outside = true

@@ -1,7 +1,10 @@
 package dedup
 
 import (
+	"sync"
 	"testing"
+
+	"effectonce/pkg/stream"
 )
 
 // heirs is a topic log with keys 1 to 16 in four segments and 17 in a run, and the
@@ -190,5 +193,72 @@ func TestInherit(t *testing.T) {
 			w.knows(v, 30, want)
 			w.knows(w.reload(v), 30, want)
 		})
+	}
+}
+
+// TestInheritWhileWorkedOn: a seal, a rebuild and an offer are at work on the view
+// whose gate is taken. They must leave it alone from then on: the race detector says
+// whether they do.
+func TestInheritWhileWorkedOn(t *testing.T) {
+	t.Parallel()
+	keys := make([]slot, 60_000)
+	var block []byte
+	for i := range keys {
+		keys[i] = slot{uint64(i) * 0x9e3779b97f4a7c15, uint64(i)}
+		block = keys[i].append(block)
+	}
+	for _, ready := range []bool{true, false} {
+		old, v := newView(1, nil), newView(1, nil)
+		id, other := stream.UUID{1}, stream.UUID{2}
+		old.Head, old.sealed, old.manifest, v.manifest = 9, 9, stream.UUID{7}, stream.UUID{8}
+		old.segments = []*Segment{{ID: id, Keys: 100, Last: 5}}
+		v.segments = []*Segment{{ID: id, Keys: 100, Last: 5}}
+		gate := newFilter(int64(len(keys)), gateShape)
+		if ready {
+			old.gate = gate
+		} else {
+			old.segments = append(old.segments, &Segment{ID: other, Keys: int64(len(keys)), Last: 9, outside: true})
+			v.segments = append(v.segments, &Segment{ID: other, Keys: int64(len(keys)), Last: 9})
+			old.base = gate
+		}
+		r := old.rebuild()
+		old.begin(r)
+		begun := make(chan bool, 3)
+		var wg sync.WaitGroup
+		for _, work := range []func(){
+			func() { old.cover(keys) },
+			func() {
+				for b := block; len(b) > 0 && len(r.scan) > 0; b = b[1600:] {
+					old.fillBlock(r, 0, b[:1600])
+				}
+			},
+			func() {
+				if _, _, err := old.image(gate); err != nil {
+					t.Error(err)
+				}
+			},
+		} {
+			wg.Go(func() {
+				begun <- true
+				for range 5 {
+					work()
+				}
+			})
+		}
+		for range 3 {
+			<-begun
+		}
+		v.inherit(old, true)
+		if got := map[bool]*Filter{true: v.gate, false: v.base}[ready]; got != gate || old.gate == gate || old.base == gate || old.building == gate {
+			t.Errorf("ready %v: the gate was not taken", ready)
+		}
+		v.cover(keys[:100])
+		wg.Wait()
+		if err := old.finish(r); !ready && err == nil {
+			t.Error("a rebuild came to its end with a gate that is not the view's any more")
+		}
+		if old.gate == gate {
+			t.Error("two views have one gate")
+		}
 	}
 }

@@ -39,7 +39,7 @@ func (s *story) sent(b *batchOf) time.Time {
 	case 1:
 		return at.Add(-10 * 24 * time.Hour)
 	}
-	if b.lane {
+	if b.retry {
 		return s.base.Add(time.Duration(s.rng.IntN(records)) * time.Minute)
 	}
 	return at
@@ -52,7 +52,7 @@ func (s *story) aging(b *batchOf, newest time.Time) []pgtx.Statement {
 		return nil
 	}
 	var out []pgtx.Statement
-	if !b.lane && !newest.IsZero() {
+	if !b.retry && !newest.IsZero() {
 		out = append(out, pgtx.Statement{
 			Step: pgtx.StepFence,
 			SQL: "UPDATE " + s.Relation("positions") + ` SET last_record_time = greatest(last_record_time, ($1)[1]),

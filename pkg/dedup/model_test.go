@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -27,6 +28,18 @@ import (
 // are played otherwise.
 func TestModel(t *testing.T) {
 	t.Parallel()
+	histories(t, func(t *testing.T, seed uint64) { //nolint:thelper // it is the test
+		s := &story{world: newWorld(t, 1), rng: fixed(seed, 1), source: make([][]int, 1)}
+		for range 3 {
+			s.members = append(s.members, &member{})
+		}
+		s.play()
+	})
+}
+
+// histories plays as many as the environment asks for.
+func histories(t *testing.T, play func(t *testing.T, seed uint64)) {
+	t.Helper()
 	seeds := []uint64{}
 	if text := os.Getenv("EFFECTONCE_DEDUP_SEED"); text != "" {
 		seeds = append(seeds, number(t, text))
@@ -62,15 +75,18 @@ type story struct {
 	*ageing // nil: nothing expires
 
 	rng     *rand.Rand
-	source  []int // record → key
+	second  *pgx.Conn
+	scope   int32   // of the log: partition 0, or WholeTopic
+	source  [][]int // lane → record → key
 	members []*member
 	back    func() // sets the database back; nil before the first backup
 	done    map[string]int
 }
 
-// member is a process with a view of log 0.
+// member is a process with a view of the log.
 type member struct {
-	v        *View
+	lane     int // whose records it applies: in scope topic each member has its own
+	v, old   *View
 	pos      int
 	prepared *batchOf
 	built    *swap // a segment that is not swapped in yet
@@ -82,8 +98,10 @@ type batchOf struct {
 	picks    []int64 // records to apply
 	run      []byte
 	keys     []int64 // of the picks
-	lane     bool    // a retried dead letter: its key, and no position
+	retry    bool    // a retried dead letter: its key, and no position
 	v        *View
+	fold     *Fold
+	won      map[int]bool // of its records, those to apply
 	head     [16]byte
 }
 
@@ -96,37 +114,43 @@ const (
 	steps    = 170
 )
 
-func play(t *testing.T, seed uint64) {
-	t.Helper()
-	s := &story{world: newWorld(t, 1), rng: fixed(seed, 1), done: map[string]int{}}
+func (s *story) play() {
+	s.t.Helper()
+	s.done = map[string]int{}
 	s.store.sizes = tiny
-	s.store = s.store.Cached(s.liar())
-	s.Table(t, "position", "n bigint")
-	s.Table(t, "effects", "key bigint, record bigint, at timestamptz, progress timestamptz, id bigserial")
-	s.age()
-	s.Exec(t, "INSERT INTO position VALUES (0)")
-	for range records {
-		s.source = append(s.source, s.rng.IntN(universe))
+	if s.rng.IntN(2) == 0 {
+		s.store.sizes.alone = 50 * time.Millisecond
 	}
-	for range 3 {
-		s.members = append(s.members, &member{})
+	s.store = s.store.Cached(s.liar())
+	s.Table(s.t, "position", "lane int, n bigint")
+	s.Table(s.t, "effects", "key bigint, lane int, record bigint, at timestamptz, progress timestamptz, id bigserial")
+	s.age()
+	for lane := range s.source {
+		s.Exec(s.t, "INSERT INTO position VALUES ($1, 0)", lane)
+		for range records {
+			s.source[lane] = append(s.source[lane], s.rng.IntN(universe))
+		}
 	}
 	for range steps {
 		s.step()
-		if t.Failed() {
-			t.Fatalf("after %v", s.done)
+		if s.t.Failed() {
+			s.t.Fatalf("after %v", s.done)
 		}
 	}
-	m := s.members[0]
-	for tries := 0; s.position() < records; tries++ {
-		s.prepare(m)
-		s.commit(m)
+	lanes := s.members[:len(s.source)]
+	for tries := 0; slices.ContainsFunc(lanes, func(m *member) bool { return s.position(m.lane) < records }); tries++ {
+		for _, m := range lanes {
+			s.prepare(m)
+		}
+		for _, m := range lanes {
+			s.commit(m)
+		}
 		if tries > 20*records {
-			t.Fatal("stuck")
+			s.t.Fatal("stuck")
 		}
 	}
 	s.finish()
-	t.Log(s.done)
+	s.t.Log(s.done)
 }
 
 // step is one random thing.
@@ -149,7 +173,9 @@ func (s *story) step() {
 		{5, "offer", func(m *member) { s.task(m, s.offering) }},
 		{5, "cache", func(m *member) { s.task(m, s.caching) }},
 		{6, "clean", func(m *member) { s.task(m, s.cleaning) }},
-		{3, "dies", func(m *member) { *m = member{} }},
+		{3, "dies", func(m *member) { *m = member{lane: m.lane} }},
+		{2, "reload", func(m *member) { s.view(m); s.drop(m) }},
+		{3, "old view", s.haunt},
 		{2, "backup", func(*member) { s.keep() }},
 		{3, "goes back", func(*member) {
 			if s.back != nil {
@@ -172,20 +198,48 @@ func (s *story) step() {
 	}
 }
 
-// view returns the member's view, loaded if it has none. A position known from
-// before a failover is read again when the fence refuses it.
+// view returns the member's view, loaded if it has none, with what its last one
+// knew. A position known from before a failover is read again when the fence refuses
+// it.
 func (s *story) view(m *member) *View {
+	s.t.Helper()
 	if m.v == nil {
-		m.pos = s.position()
-		m.v = s.load(0)
+		m.pos = s.position(m.lane)
+		v, err := s.store.Load(s.t.Context(), s.conn, patient, s.id, s.part(s.scope), m.old)
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		if v.gate != nil {
+			s.done["inherited"]++
+		} else if v.base != nil {
+			s.done["inherited in part"]++
+		}
+		m.v = v
 	}
 	return m.v
 }
 
-func (s *story) position() int {
+func (s *story) drop(m *member) { m.old, m.v, m.prepared, m.built = m.v, nil, nil, nil }
+
+// haunt has something still work on a view that was dropped.
+func (s *story) haunt(m *member) {
+	if m.old == nil {
+		return
+	}
+	for _, do := range []func(*pgx.Conn, *View) error{s.sealing, s.compacting, s.rebuilding, s.offering} {
+		if s.rng.IntN(4) > 0 {
+			continue
+		}
+		if err := do(s.conn, m.old); err != nil && !errors.Is(err, ErrDropView) && !errors.Is(err, ErrBusy) && pgtx.Code(err) != pgtx.CodeSegment {
+			s.t.Errorf("on an old view: %v", err)
+		}
+	}
+}
+
+func (s *story) position(lane int) int {
 	s.t.Helper()
 	var n int
-	if err := s.Owner.QueryRow(s.t.Context(), "SELECT n FROM position").Scan(&n); err != nil {
+	if err := s.Owner.QueryRow(s.t.Context(), "SELECT n FROM position WHERE lane = $1", lane).Scan(&n); err != nil {
 		s.t.Fatal(err)
 	}
 	return n
@@ -194,9 +248,10 @@ func (s *story) position() int {
 // doubt is what a member does when the log is not as it thought: catch up, and if
 // that proves nothing, load.
 func (s *story) doubt(m *member) {
+	s.t.Helper()
 	m.prepared = nil
-	if err := s.catchUp(m.v, 0); errors.Is(err, ErrDropView) {
-		m.v, m.built = nil, nil
+	if err := s.catchUp(m.v, s.scope); errors.Is(err, ErrDropView) {
+		s.drop(m)
 	} else if err != nil {
 		s.t.Error(err)
 	}
@@ -207,7 +262,7 @@ func (s *story) prepare(m *member) {
 	v := s.view(m)
 	b := &batchOf{from: m.pos, to: min(m.pos+1+s.rng.IntN(9), records), v: v, head: v.HeadID}
 	if b.from < b.to {
-		s.check(m, b, s.source[b.from:b.to])
+		s.check(m, b, s.source[m.lane][b.from:b.to])
 	}
 }
 
@@ -215,13 +270,13 @@ func (s *story) prepare(m *member) {
 // position, so nothing but the log's head stands between it and another writer.
 func (s *story) retry(m *member) {
 	v := s.view(m)
-	s.check(m, &batchOf{lane: true, v: v, head: v.HeadID}, []int{s.rng.IntN(universe)})
+	s.check(m, &batchOf{retry: true, v: v, head: v.HeadID}, []int{s.rng.IntN(universe)})
 }
 
 // check asks for a batch's keys.
 func (s *story) check(m *member, b *batchOf, keys []int) {
-	v := b.v
-	var f Fold
+	v, f := b.v, &Fold{}
+	b.fold = f
 	f.Reset(0)
 	for _, k := range keys {
 		f.Add(fpOf(k))
@@ -242,7 +297,7 @@ func (s *story) check(m *member, b *batchOf, keys []int) {
 		if s.rng.IntN(8) == 0 {
 			conn, _ = s.cut(1, s.rng.IntN(2) == 0)
 		}
-		if err := s.store.LookUp(s.t.Context(), conn, patient, &f); err != nil {
+		if err := s.store.LookUp(s.t.Context(), conn, patient, f); err != nil {
 			return
 		}
 		if f.Open() {
@@ -251,20 +306,21 @@ func (s *story) check(m *member, b *batchOf, keys []int) {
 			return
 		}
 	}
-	won := map[int]bool{}
+	b.won = map[int]bool{}
 	for _, i := range f.Winners(nil, 0, len(keys), func(int) bool { return false }, nil) {
 		b.keys, b.picks = append(b.keys, int64(keys[i])), append(b.picks, int64(b.from+i))
-		won[i] = true
+		b.won[i] = true
 	}
-	b.run = f.Run(func(i int) bool { return won[i] })
+	b.run = f.Run(func(i int) bool { return b.won[i] })
 	m.prepared = b
 }
 
-// commit is the transaction: fence, effect, run. It may be killed around COMMIT.
+// commit is the transaction: fence, effect, run. It may be killed anywhere in it.
 func (s *story) commit(m *member) {
 	b := m.prepared
 	m.prepared = nil
-	if b == nil || b.v != m.v || b.head != m.v.HeadID {
+	hold := s.scope == WholeTopic && s.rng.IntN(4) > 0
+	if b == nil || b.v != m.v || b.head != m.v.HeadID && !hold {
 		return
 	}
 	conn := s.conn
@@ -273,59 +329,77 @@ func (s *story) commit(m *member) {
 	}
 	pid := conn.PgConn().PID()
 	r := Run{View: m.v, ID: newID(), Fingerprints: b.run, Newest: s.sent(b)}
-	fenced, err := s.transaction(conn, b, r)
+	err := s.transaction(conn, m, b, r, hold)
 	if conn != s.conn {
 		s.gone(pid)
 	}
 	switch {
-	case err == nil && !fenced:
+	case err == nil:
 		m.v.Learn(r.ID, b.run)
-		if !b.lane {
+		if !b.retry {
 			m.pos = b.to
 		}
-	case fenced || errors.Is(err, pgtx.ErrCommitUnknown) || pgtx.Code(err) == "":
+	case errors.Is(err, errOvertaken):
+		s.done["overtaken"]++ // what was learned is learned: the next batch knows
+	case errors.Is(err, errFenced), errors.Is(err, pgtx.ErrCommitUnknown), pgtx.Code(err) == "" && !errors.Is(err, ErrDropView):
 		// The position says what happened; the log is caught up from the table.
 		s.done["fenced or unknown"]++
 		s.doubt(m)
-		m.pos = s.position()
+		m.pos = s.position(m.lane)
 	case pgtx.Code(err) == pgtx.CodeLogMoved:
 		s.done["log moved"]++
 		s.doubt(m)
+	case errors.Is(err, ErrDropView):
+		s.done["held, and not proven"]++
+		s.drop(m)
 	default:
 		s.t.Errorf("commit: %v", err)
 	}
 }
 
-func (s *story) transaction(conn *pgx.Conn, b *batchOf, r Run) (fenced bool, err error) {
+var (
+	errFenced    = errors.New("fenced")
+	errOvertaken = errors.New("overtaken")
+)
+
+func (s *story) transaction(conn *pgx.Conn, m *member, b *batchOf, r Run, hold bool) error {
 	var xact string
 	user := func(table string) string { return pgx.Identifier{s.User, table}.Sanitize() }
-	if b.lane {
+	if b.retry {
 		b.picks = make([]int64, len(b.keys))
 		for i := range b.picks {
 			b.picks[i] = noRecord
 		}
 	}
 	fence := pgtx.Statement{
-		Step: pgtx.StepFence, SQL: "UPDATE " + user("position") + " SET n = $2 WHERE n = $1 RETURNING pg_current_xact_id()::text",
-		Params: []pgtx.Param{pgtx.Int8(int64(b.from)), pgtx.Int8(int64(b.to))},
+		Step: pgtx.StepFence, SQL: "UPDATE " + user("position") + " SET n = $2 WHERE n = $1 AND lane = $3 RETURNING pg_current_xact_id()::text",
+		Params: []pgtx.Param{pgtx.Int8(int64(b.from)), pgtx.Int8(int64(b.to)), pgtx.Int4(int32(m.lane))},
 		Row:    func(r pgtx.Row) error { return r.Scan(&xact) },
 	}
-	if b.lane {
+	if b.retry {
 		fence.SQL, fence.Params = "SELECT pg_current_xact_id()::text", nil
 	}
 	tx, err := pgtx.Begin(s.t.Context(), conn, patient, fence)
 	if err != nil {
-		return false, err
+		return err
 	}
 	if xact == "" {
 		tx.Rollback(s.t.Context())
-		return true, nil
+		return errFenced
 	}
 	effect := pgtx.Statement{
-		Step: pgtx.StepEffect, SQL: "INSERT INTO " + user("effects") + " SELECT * FROM unnest($1, $2)",
-		Params: []pgtx.Param{pgtx.Int8s(b.keys), pgtx.Int8s(b.picks)},
+		Step: pgtx.StepEffect, SQL: "INSERT INTO " + user("effects") + " SELECT k, $3, r FROM unnest($1, $2) AS u (k, r)",
+		Params: []pgtx.Param{pgtx.Int8s(b.keys), pgtx.Int8s(b.picks), pgtx.Int4(int32(m.lane))},
 	}
-	return false, tx.Commit(s.t.Context(), append(append([]pgtx.Statement{effect}, s.aging(b, r.Newest)...), s.store.Append(xact, []Run{r}))...)
+	effects := append([]pgtx.Statement{effect}, s.aging(b, r.Newest)...)
+	if !hold {
+		return tx.Commit(s.t.Context(), append(effects, s.store.Append(xact, []Run{r}))...)
+	}
+	if err := s.held(tx, m, b, effects); err != nil {
+		tx.Rollback(s.t.Context())
+		return err
+	}
+	return tx.Commit(s.t.Context(), s.store.Append(xact, []Run{r}))
 }
 
 // task runs something in the background of a member, mostly on a connection that
@@ -346,6 +420,8 @@ func (s *story) task(m *member, do func(*pgx.Conn, *View) error) {
 	case errors.Is(err, ErrDropView):
 		s.done["drop view"]++
 		s.doubt(m)
+	case errors.Is(err, ErrBusy):
+		s.done["busy"]++
 	case err != nil && conn == s.conn:
 		s.t.Errorf("background: %v", err)
 	}
@@ -424,6 +500,9 @@ func (s *story) build(m *member) {
 		return
 	}
 	seg, err := s.store.write(s.t.Context(), s.conn, patient, v, g.keys.sorted(), g.head)
+	if errors.Is(err, ErrBusy) {
+		return
+	}
 	if err != nil {
 		s.t.Error(err)
 		return
@@ -466,7 +545,7 @@ func (s *story) keep() {
 		logs()
 		s.Exec(s.t, "DELETE FROM effects")
 		s.Exec(s.t, "INSERT INTO effects TABLE aside_effects")
-		s.Exec(s.t, "UPDATE position SET n = (SELECT n FROM aside_position)")
+		s.Exec(s.t, "UPDATE position p SET n = a.n FROM aside_position a WHERE a.lane = p.lane")
 		s.Exec(s.t, "UPDATE "+s.Relation("positions")+` p SET last_record_time = a.last_record_time, progress = a.progress
 			FROM `+s.Relation("aside_positions")+" a")
 	}
@@ -475,8 +554,8 @@ func (s *story) keep() {
 // checks compares a member that is up to date with the map of what is applied.
 func (s *story) checks(m *member) {
 	v := s.view(m)
-	if err := s.catchUp(v, 0); errors.Is(err, ErrDropView) {
-		m.v, m.prepared, m.built = nil, nil, nil
+	if err := s.catchUp(v, s.scope); errors.Is(err, ErrDropView) {
+		s.drop(m)
 		v = s.view(m)
 	} else if err != nil {
 		s.t.Fatal(err)
@@ -488,37 +567,42 @@ func (s *story) checks(m *member) {
 // meanwhile, again.
 func (s *story) applied() map[int]bool {
 	s.t.Helper()
-	first := map[int]int{}
-	for i, k := range s.source {
-		if _, ok := first[k]; !ok {
-			first[k] = i
+	first := make([]map[int]int, len(s.source)) // of each lane, key → record
+	for lane := range s.source {
+		first[lane] = map[int]int{}
+		for i, k := range s.source[lane] {
+			if _, ok := first[lane][k]; !ok {
+				first[lane][k] = i
+			}
 		}
 	}
-	rows, err := s.Owner.Query(s.t.Context(), "SELECT key, record, at, progress FROM effects ORDER BY id")
+	rows, err := s.Owner.Query(s.t.Context(), "SELECT key, lane, record, at, progress FROM effects ORDER BY id")
 	if err != nil {
 		s.t.Fatal(err)
 	}
 	out := map[int]bool{}
-	var key, record int
+	var key, lane, record int
 	var at, progress *time.Time
 	latest := map[int]*time.Time{}
-	if _, err := pgx.ForEachRow(rows, []any{&key, &record, &at, &progress}, func() error {
+	if _, err := pgx.ForEachRow(rows, []any{&key, &lane, &record, &at, &progress}, func() error {
 		if out[key] && !s.mayForget(latest[key], progress) {
 			s.t.Errorf("DOUBLED: key %d", key)
 		}
 		latest[key] = at
-		if record != noRecord && first[key] != record && !out[key] {
-			s.t.Errorf("ORDER: key %d by record %d, not %d", key, record, first[key])
+		if record != noRecord && first[lane][key] != record && !out[key] {
+			s.t.Errorf("ORDER: key %d by record %d of lane %d, not %d", key, record, lane, first[lane][key])
 		}
 		out[key] = true
 		return nil
 	}); err != nil {
 		s.t.Fatal(err)
 	}
-	position := s.position()
-	for k, i := range first {
-		if i < position && !out[k] {
-			s.t.Errorf("LOST: key %d of record %d", k, i)
+	for lane := range first {
+		position := s.position(lane)
+		for k, i := range first[lane] {
+			if i < position && !out[k] {
+				s.t.Errorf("LOST: key %d of record %d of lane %d", k, i, lane)
+			}
 		}
 	}
 	return out
@@ -527,7 +611,8 @@ func (s *story) applied() map[int]bool {
 // finish ends a history: everything is applied, all that is not needed goes, and
 // whoever looks finds the same.
 func (s *story) finish() {
-	v := s.load(0)
+	v := s.load(s.scope)
+	s.store.sizes.alone = 0
 	s.seal(v)
 	if err := s.expiring(s.conn, v); err != nil {
 		s.t.Error(err)
@@ -535,7 +620,7 @@ func (s *story) finish() {
 	want := s.remembered()
 	s.tidy(v)
 	s.knows(v, universe, want)
-	s.knows(s.load(0), universe, want)
+	s.knows(s.load(s.scope), universe, want)
 	for _, m := range s.members {
 		if m.v != nil {
 			s.checks(m)

@@ -1,9 +1,11 @@
 package dedup
 
 import (
+	"errors"
 	"maps"
 	"slices"
 	"testing"
+	"time"
 )
 
 func (w *world) seal(v *View) {
@@ -237,4 +239,51 @@ func TestLearnWhileSealing(t *testing.T) {
 	w.knows(v, 6, map[int]bool{1: true, 2: true, 3: true})
 	w.seal(v)
 	w.knows(w.load(0), 6, map[int]bool{1: true, 2: true, 3: true})
+}
+
+// TestBusy: members that tend one log do not build the same segment twice, if one has
+// just begun. What was begun and given up, or long ago, stands in nobody's way.
+func TestBusy(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 2)
+	w.store.sizes = tiny
+	w.store.sizes.alone = time.Hour
+	v, o := w.load(0), w.load(0)
+	w.write(v, 'a', 1, 2)
+	if err := w.catchUp(o, 0); err != nil {
+		t.Fatal(err)
+	}
+	build := func() *Segment {
+		t.Helper()
+		g := v.freeze()
+		seg, err := w.store.write(t.Context(), w.conn, patient, v, g.keys.sorted(), g.head)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return seg
+	}
+	busy := func(when string, want error) {
+		t.Helper()
+		n, err := w.store.Seal(t.Context(), w.conn, patient, o)
+		if !errors.Is(err, want) || (n > 0) != (want == nil) {
+			t.Errorf("%s: %d keys, %v", when, n, err)
+		}
+		w.knows(o, 5, map[int]bool{1: true, 2: true})
+	}
+	seg := build()
+	busy("another member builds", ErrBusy)
+	var rows int
+	if err := w.Owner.QueryRow(t.Context(), "SELECT count(*) FROM "+w.Relation("segments")).Scan(&rows); err != nil || rows != 1 {
+		t.Errorf("%d segments, %v", rows, err)
+	}
+	other := w.load(1)
+	w.write(other, 'x', 9)
+	w.seal(other) // another log is not this one
+	if err := w.store.discard(t.Context(), w.conn, patient, seg); err != nil {
+		t.Fatal(err)
+	}
+	build()
+	busy("and once more", ErrBusy)
+	w.Exec(t, "UPDATE "+w.Relation("segments")+" SET created_at = now() - interval '61 minutes' WHERE state = 'building'")
+	busy("it died long ago", nil)
 }
