@@ -30,7 +30,13 @@
 //	the gate has the keys        before the swap is sent
 //	the new manifest, and with   when COMMIT is answered, or anybody meets the manifest that
 //	it the exact set lets go     was sent; until then nothing leaves the exact set
-//	somebody else's manifest     ErrDropView: the view is loaded again
+//	somebody else's manifest     ErrDropView: the view is loaded again, and inherits the
+//	                             filters of the old one as far as they are proven
+//
+// In scope topic many members append to one log, and a moved head is the normal case.
+// Behind the effect, Hold locks the log and has the view learn the runs in between;
+// Overtaken says whether they have a key of the batch. If not, Append follows, and
+// nothing is done twice. Follow is the same look without the lock.
 //
 // What a sealer wrote and a database that went back has lost is found by these
 // comparisons, never by what somebody remembers: clean-up reads what is sealed and

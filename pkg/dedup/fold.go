@@ -140,7 +140,8 @@ func (f *Fold) Winners(picks []int, lo, hi int, skip, applied func(i int) bool) 
 
 // Overtaken reports whether the view has learned, since Check, the key of a record
 // that was taken for new and that applies names: somebody else has applied it. Roll
-// back and check again then. It asks memory alone: what was learned since Check is in
+// back and check again then. It is about the very view of Check: with one that was
+// loaded since, check again anyway. It asks memory alone: what was learned since Check is in
 // the exact set, or the view's own seal has taken some of it out behind Check, and
 // then the answer is yes without looking.
 func (f *Fold) Overtaken(applies func(i int) bool) bool {

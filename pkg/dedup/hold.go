@@ -38,7 +38,9 @@ func (s *Store) Lock(log int64) pgtx.Statement {
 
 // Follow is Hold without the lock: the view learns what others have committed up to
 // now. Ask it before a record is condemned that met a unique violation: somebody else
-// may have applied its other copy meanwhile. The next moment may bring more runs.
+// may have applied its other copy meanwhile. The next moment may bring more runs. What
+// was learned here is in HeadID, so Append no longer compares it: ask the fold whether
+// it was Overtaken first, as behind Hold.
 func (s *Store) Follow(ctx context.Context, tx *pgtx.Tx, v *View) error {
 	return s.inBetween(ctx, tx, v, nil)
 }

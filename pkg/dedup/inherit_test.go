@@ -59,19 +59,19 @@ func TestInherit(t *testing.T) {
 		read  int64 // keys that the Rebuild reads; nothing when there is none
 	}{
 		{"nothing happened", func(*world, *View, map[int]bool) {}, true, nothing},
-		{"somebody sealed what the view has", func(w *world, v *View, _ map[int]bool) {
+		{"somebody sealed what the view has", func(w *world, _ *View, _ map[int]bool) {
 			o := w.load(WholeTopic)
 			w.seal(o)
 			w.clean(o)
 		}, true, 1},
-		{"somebody wrote, and sealed what the view has", func(w *world, v *View, want map[int]bool) {
+		{"somebody wrote, and sealed what the view has", func(w *world, _ *View, want map[int]bool) {
 			o := w.load(WholeTopic)
 			w.seal(o)
 			w.write(o, 'b', 20)
 			want[20] = true
 		}, true, 1},
-		{"somebody merged", func(w *world, v *View, _ map[int]bool) { w.compact(w.load(WholeTopic)) }, true, 12},
-		{"somebody sealed beyond the view's head", func(w *world, v *View, want map[int]bool) {
+		{"somebody merged", func(w *world, _ *View, _ map[int]bool) { w.compact(w.load(WholeTopic)) }, true, 12},
+		{"somebody sealed beyond the view's head", func(w *world, _ *View, want map[int]bool) {
 			o := w.load(WholeTopic)
 			w.write(o, 'b', 20)
 			w.write(o, 'b', 21)
@@ -79,14 +79,14 @@ func TestInherit(t *testing.T) {
 			w.seal(o)
 			w.clean(o)
 		}, false, 3},
-		{"somebody sealed up to the view's head, and beyond it", func(w *world, v *View, want map[int]bool) {
+		{"somebody sealed up to the view's head, and beyond it", func(w *world, _ *View, want map[int]bool) {
 			o := w.load(WholeTopic)
 			w.seal(o)
 			w.write(o, 'b', 20)
 			want[20] = true
 			w.seal(o)
 		}, false, 2},
-		{"sealed beyond the view's head, and its run is pruned", func(w *world, v *View, want map[int]bool) {
+		{"sealed beyond the view's head, and its run is pruned", func(w *world, _ *View, want map[int]bool) {
 			o := w.load(WholeTopic)
 			w.write(o, 'b', 20)
 			want[20] = true
@@ -94,7 +94,7 @@ func TestInherit(t *testing.T) {
 			w.tidy(o)
 			w.Exec(w.t, "DELETE FROM "+w.Relation("runs")+" WHERE seq <= 17")
 		}, false, 2},
-		{"sealed beyond the view's head, and merged with what it has", func(w *world, v *View, want map[int]bool) {
+		{"sealed beyond the view's head, and merged with what it has", func(w *world, _ *View, want map[int]bool) {
 			o := w.load(WholeTopic)
 			w.write(o, 'b', 20)
 			want[20] = true
@@ -116,13 +116,13 @@ func TestInherit(t *testing.T) {
 				w.seal(o)
 			}, false, 3,
 		},
-		{"something expired", func(w *world, v *View, want map[int]bool) {
+		{"something expired", func(w *world, _ *View, want map[int]bool) {
 			w.expire(w.load(WholeTopic))
 			for n := 1; n <= 4; n++ {
 				delete(want, n)
 			}
 		}, true, nothing},
-		{"something expired, and the rest was merged", func(w *world, v *View, want map[int]bool) {
+		{"something expired, and the rest was merged", func(w *world, _ *View, want map[int]bool) {
 			o := w.load(WholeTopic)
 			w.seal(o)
 			w.expire(o)
@@ -176,7 +176,7 @@ func TestInherit(t *testing.T) {
 			w.knows(v, 30, want)
 			read := int64(nothing)
 			if v.Stats().Rebuild {
-				err := w.store.Rebuild(t.Context(), w.Conn(t), patient, v, func(done, total int64) {
+				err := w.store.Rebuild(t.Context(), w.Conn(t), patient, v, func(_, total int64) {
 					read = total
 					w.knows(v, 30, want)
 				})

@@ -28,7 +28,7 @@ import (
 // are played otherwise.
 func TestModel(t *testing.T) {
 	t.Parallel()
-	histories(t, func(t *testing.T, seed uint64) { //nolint:thelper // it is the test
+	histories(t, func(t *testing.T, seed uint64) {
 		s := &story{world: newWorld(t, 1), rng: fixed(seed, 1), source: make([][]int, 1)}
 		for range 3 {
 			s.members = append(s.members, &member{})

@@ -20,7 +20,7 @@ import (
 // long before its commit: its keys are then compared with what was learned since.
 func TestTopicModel(t *testing.T) {
 	t.Parallel()
-	histories(t, func(t *testing.T, seed uint64) { //nolint:thelper // it is the test
+	histories(t, func(t *testing.T, seed uint64) {
 		const writers = 4
 		w := newTopicWorld(t)
 		s := &story{world: w, rng: fixed(seed, 2), second: w.Conn(t), scope: WholeTopic, source: make([][]int, writers)}

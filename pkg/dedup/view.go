@@ -23,8 +23,8 @@ import (
 //   - every key of a run up to HeadID is in a generation, or in a segment of the
 //     manifest, or has expired from one. Keys leave the exact set only as a whole generation, in the step
 //     that takes the manifest of the segment that holds exactly these keys;
-//   - the gate holds every key of the manifest's segments, and the one being built
-//     those below ready;
+//   - the gate holds every key of the manifest's segments, the base those of the ones
+//     that are not outside, and the gate being built all below ready;
 //   - sealed of the manifest is not beyond Head. So a hit in its segments is a claim
 //     about runs that this view contains.
 type View struct {
