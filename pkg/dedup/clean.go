@@ -18,17 +18,17 @@ import (
 func (s *Store) Clean(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, log int64) (int64, error) {
 	return s.removed(ctx, conn, set,
 		pgtx.Statement{SQL: s.sql(`WITH x AS (
-				SELECT r.log, r.seq FROM @schema@.logs l
-				JOIN @schema@.runs r ON r.log = l.id AND r.seq <= l.sealed AND r.fingerprints IS NOT NULL
-				WHERE l.id = $1 ORDER BY r.seq LIMIT ` + strconv.Itoa(s.sizes.runs) + `),
+				SELECT log, seq FROM @schema@.runs
+				WHERE log = $1 AND seq <= (SELECT sealed FROM @schema@.logs WHERE id = $1) AND fingerprints IS NOT NULL
+				ORDER BY seq LIMIT ` + strconv.Itoa(s.sizes.runs) + `),
 			gone AS (UPDATE @schema@.runs r SET fingerprints = NULL FROM x WHERE r.log = x.log AND r.seq = x.seq RETURNING 1)
 			SELECT count(*) FROM gone`), Params: []pgtx.Param{pgtx.Int8(log)}},
 		pgtx.Statement{SQL: s.sql(`WITH x AS (
 				SELECT b.segment, b.first FROM @schema@.segments s
-				JOIN @schema@.blocks b ON b.segment = s.id
-				WHERE s.log = $1 AND s.state = 'dead' LIMIT ` + strconv.Itoa(s.sizes.clear) + `),
+				CROSS JOIN LATERAL (SELECT segment, first FROM @schema@.blocks WHERE segment = s.id ORDER BY first LIMIT $2) b
+				WHERE s.log = $1 AND s.state = 'dead' LIMIT $2),
 			gone AS (DELETE FROM @schema@.blocks b USING x WHERE b.segment = x.segment AND b.first = x.first RETURNING 1)
-			SELECT count(*) FROM gone`), Params: []pgtx.Param{pgtx.Int8(log)}},
+			SELECT count(*) FROM gone`), Params: []pgtx.Param{pgtx.Int8(log), pgtx.Int8(int64(s.sizes.clear))}},
 		pgtx.Statement{SQL: s.sql(`WITH gone AS (DELETE FROM @schema@.segments s WHERE s.log = $1 AND s.state = 'dead'
 				AND NOT EXISTS (SELECT FROM @schema@.blocks b WHERE b.segment = s.id) RETURNING 1)
 			SELECT count(*) FROM gone`), Params: []pgtx.Param{pgtx.Int8(log)}})
@@ -49,10 +49,11 @@ func (s *Store) Sweep(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, ag
 				UNION ALL
 				SELECT (SELECT b.segment FROM @schema@.blocks b WHERE b.segment > there.segment ORDER BY b.segment LIMIT 1)
 				FROM there WHERE there.segment IS NOT NULL),
-			x AS (SELECT b.segment, b.first FROM there JOIN @schema@.blocks b ON b.segment = there.segment
-				WHERE NOT EXISTS (SELECT FROM @schema@.segments s WHERE s.id = there.segment) LIMIT ` + strconv.Itoa(s.sizes.clear) + `),
+			x AS (SELECT b.segment, b.first FROM there
+				CROSS JOIN LATERAL (SELECT segment, first FROM @schema@.blocks WHERE segment = there.segment ORDER BY first LIMIT $1) b
+				WHERE NOT EXISTS (SELECT FROM @schema@.segments s WHERE s.id = there.segment) LIMIT $1),
 			gone AS (DELETE FROM @schema@.blocks b USING x WHERE b.segment = x.segment AND b.first = x.first RETURNING 1)
-			SELECT count(*) FROM gone`)})
+			SELECT count(*) FROM gone`), Params: []pgtx.Param{pgtx.Int8(int64(s.sizes.clear))}})
 }
 
 // Prune deletes some audit rows of sealed runs that were committed longer ago than
@@ -61,15 +62,20 @@ func (s *Store) Sweep(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, ag
 func (s *Store) Prune(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, log int64, retention time.Duration) (int64, error) {
 	return s.removed(ctx, conn, set, pgtx.Statement{
 		SQL: s.sql(`WITH x AS (
-				SELECT r.log, r.seq, r.committed_at FROM @schema@.logs l
-				JOIN @schema@.runs r ON r.log = l.id AND r.seq < l.sealed
-				WHERE l.id = $1 ORDER BY r.seq LIMIT ` + strconv.Itoa(s.sizes.prune) + `),
+				SELECT log, seq, committed_at FROM @schema@.runs
+				WHERE log = $1 AND seq < (SELECT sealed FROM @schema@.logs WHERE id = $1)
+				ORDER BY seq LIMIT ` + strconv.Itoa(s.sizes.prune) + `),
 			gone AS (DELETE FROM @schema@.runs r USING x WHERE r.log = x.log AND r.seq = x.seq
 				AND x.committed_at < now() - $2 * interval '1 ms' RETURNING 1)
 			SELECT count(*) FROM gone`),
 		Params: []pgtx.Param{pgtx.Int8(log), pgtx.Int8(retention.Milliseconds())},
 	})
 }
+
+// seek keeps the planner to indexes. A step removes a small part of what is there,
+// and to read all of it looks cheaper where statistics are old or the part is large.
+const seek = `SELECT pg_catalog.set_config('enable_seqscan', 'off', true), pg_catalog.set_config('enable_hashjoin', 'off', true),
+	pg_catalog.set_config('enable_mergejoin', 'off', true), pg_catalog.set_config('enable_bitmapscan', 'off', true)`
 
 // removed runs each statement in a transaction of its own and adds up their counts.
 func (s *Store) removed(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, stmts ...pgtx.Statement) (int64, error) {
@@ -78,7 +84,7 @@ func (s *Store) removed(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, 
 		var n int64
 		stmt.Step = pgtx.StepWrite
 		stmt.Row = func(r pgtx.Row) error { return r.Scan(&n) }
-		if err := pgtx.Once(ctx, conn, set, stmt); err != nil {
+		if err := pgtx.Once(ctx, conn, set, pgtx.Statement{Step: pgtx.StepBegin, SQL: seek}, stmt); err != nil {
 			return total, err
 		}
 		total += n

@@ -48,7 +48,7 @@ var usual = sizes{
 	slice: 250_000, // 4 MB, and a part of the gate that stays in a core's cache
 	merge: 8, segment: 8_000_000,
 	runs:  64, // 10 MB
-	clear: 2000, prune: 500,
+	clear: 2000, prune: 2000,
 	alone: 10 * time.Second,
 }
 
