@@ -3,6 +3,7 @@ package dedup
 import (
 	"cmp"
 	"context"
+	"errors"
 	"math/bits"
 	"slices"
 	"time"
@@ -123,8 +124,8 @@ func (v *View) Eager() bool {
 // ReadWhole reads into memory, whole, segments that had many hits lately, so that a
 // replay that walks through one asks memory instead of Postgres. The view's whole
 // segments take room bytes at most, all together; what it holds beyond is let go,
-// fewest hits first. Errors are those of Seal; after one the view is as exact
-// as before.
+// fewest hits first. Errors are those of Compact; after one the view is as exact as
+// before.
 func (s *Store) ReadWhole(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, v *View, room int64) error {
 	done, err := v.background(ctx)
 	if err != nil {
@@ -133,6 +134,9 @@ func (s *Store) ReadWhole(ctx context.Context, conn *pgx.Conn, set pgtx.Settings
 	defer done()
 	for seg := v.worthy(room); seg != nil; seg = v.worthy(room) {
 		keys, err := s.allKeys(ctx, conn, set, seg)
+		if short, ok := errors.AsType[*shortError](err); ok {
+			err = s.recount(ctx, conn, set, v, short.seg)
+		}
 		if err != nil {
 			return err
 		}

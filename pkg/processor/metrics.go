@@ -107,6 +107,7 @@ var (
 	inflightBytes   = prometheus.NewDesc("effectonce_inflight_bytes", "Bytes polled and not committed.", nil, nil)
 	viewKeys        = prometheus.NewDesc("effectonce_view_keys", "Business keys of the logs held: exact in memory, or sealed.", []string{"where"}, nil)
 	viewBytes       = prometheus.NewDesc("effectonce_view_bytes", "Memory of the views: exact sets, filters and segments held whole.", nil, nil)
+	viewWhole       = prometheus.NewDesc("effectonce_view_whole_bytes", "Of these, segments held whole because old records repeat them.", nil, nil)
 	viewSegments    = prometheus.NewDesc("effectonce_view_segments", "Live segments of the logs held.", nil, nil)
 	viewFill        = prometheus.NewDesc("effectonce_view_filter_fill", "Keys in the filters over the keys they were made for.", nil, nil)
 	viewReady       = prometheus.NewDesc("effectonce_view_filter_ready", "Share of the key space in which filters answer, the least of the logs held; the rest is looked up in Postgres.", nil, nil)
@@ -115,7 +116,11 @@ var (
 
 // Describe implements prometheus.Collector.
 func (c *standingsCollector) Describe(ch chan<- *prometheus.Desc) {
+<<<<<<< HEAD
 	for _, d := range []*prometheus.Desc{lagRecords, lagSeconds, heldState, stoppedCause, inflightBytes, viewKeys, viewBytes, viewSegments, viewFill, viewReady, oldestKey} {
+=======
+	for _, d := range []*prometheus.Desc{lagRecords, lagSeconds, heldState, stoppedCause, inflightBytes, viewKeys, viewBytes, viewWhole, viewSegments, viewFill, oldestKey} {
+>>>>>>> 8324bd7 (Tests: overfull gates, ids that collide, a replay through the pipeline; what may be held whole)
 		ch <- d
 	}
 }
@@ -149,6 +154,7 @@ func (c *standingsCollector) Collect(ch chan<- prometheus.Metric) {
 			sum.Keys += s.view.Keys
 			sum.Sealed += s.view.Sealed
 			sum.Bytes += s.view.Bytes
+			sum.Whole += s.view.Whole
 			if old := s.view.Oldest; !old.IsZero() && (sum.Oldest.IsZero() || old.Before(sum.Oldest)) {
 				sum.Oldest = old
 			}
@@ -176,6 +182,7 @@ func (c *standingsCollector) Collect(ch chan<- prometheus.Metric) {
 	gauge(viewKeys, float64(sum.Keys), "memory")
 	gauge(viewKeys, float64(sum.Sealed), "sealed")
 	gauge(viewBytes, float64(sum.Bytes))
+	gauge(viewWhole, float64(sum.Whole))
 	gauge(viewSegments, float64(sum.Segments))
 	if !sum.Oldest.IsZero() {
 		gauge(oldestKey, time.Since(sum.Oldest).Seconds())

@@ -21,18 +21,19 @@ func (l *list) room(v *dedup.View) int64 {
 	if l.memory == 0 {
 		return math.MaxInt64
 	}
-	free := 2*l.memory - l.sealAt()*keyBytes*int64(len(l.scopes))
+	free := 2*l.memory - l.sealAt()*keyBytes*int64(len(l.scopes)+len(l.kept))
+	for _, k := range l.kept {
+		free -= k.view.Stats().Filters
+	}
 	for _, s := range l.scopes {
-		if s.loading {
-			continue
-		}
-		if s.view != v {
+		switch {
+		case s.loading:
+		case s.view == v:
+			free -= v.Stats().Filters
+		default:
 			s.view.Forget(time.Now().Add(-wholeIdle))
-		}
-		st := s.view.Stats()
-		free -= st.Filters
-		if s.view != v {
-			free -= st.Whole
+			other := s.view.Stats()
+			free -= other.Filters + other.Whole
 		}
 	}
 	return free
