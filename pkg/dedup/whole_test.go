@@ -140,6 +140,35 @@ func TestWholeSaysWhatPostgresSays(t *testing.T) {
 	}
 }
 
+// TestHitsAreCounted: a segment is read whole because of what folds found in it, in
+// Postgres; what they find in memory from then on counts as well.
+func TestHitsAreCounted(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	v := w.load(0)
+	numbers := make([]int, 300)
+	for i := range numbers {
+		numbers[i] = i
+	}
+	w.write(v, 'a', numbers...)
+	w.seal(v)
+	seg := v.segments[0]
+	for _, c := range []struct {
+		hits  int64
+		eager bool
+	}{{60, false}, {120, true}} {
+		w.known(v, numbers[:60]...)
+		if v.warm[seg].hits != c.hits || v.Eager() != c.eager {
+			t.Errorf("%d hits, eager %v, want %d and %v", v.warm[seg].hits, v.Eager(), c.hits, c.eager)
+		}
+	}
+	w.readWhole(v, plenty)
+	w.known(v, numbers[:60]...)
+	if heldOf(v) != 1 || v.warm[seg].hits != 60 || v.Eager() {
+		t.Errorf("%d held, %d hits, eager %v", heldOf(v), v.warm[seg].hits, v.Eager())
+	}
+}
+
 // TestWholeNeedsEveryKey: blocks are missing or not what was written. A key that is
 // missing in memory would be taken for new.
 func TestWholeNeedsEveryKey(t *testing.T) {
