@@ -23,6 +23,7 @@ type Standing struct {
 	Tiers               []int64
 	Building, Dead      int64     // segments
 	Oldest, Newest      time.Time // of the newest records of its runs; zero when unknown
+	Progress            time.Time // what Expire compares with, as if no partition had been read to its end; zero when unknown
 }
 
 // Keys is the number of keys in the log.
@@ -43,7 +44,8 @@ func (s *Store) Standings(ctx context.Context, conn *pgx.Conn, set pgtx.Settings
 	err := pgtx.Once(ctx, conn, set, pgtx.Statement{
 		Step: pgtx.StepLog,
 		SQL: s.sql(`SELECT l.id, l.topic_id, coalesce(l.partition, -1), l.state = 'open', l.head, l.sealed, r.runs, r.keys,
-				g.keys, g.blocks, g.tiers, g.building, g.dead, least(r.oldest, g.oldest), greatest(r.newest, g.newest)
+				g.keys, g.blocks, g.tiers, g.building, g.dead, least(r.oldest, g.oldest), greatest(r.newest, g.newest),
+				@schema@.log_progress(l.id, '{}', '{}')
 			FROM @schema@.logs l
 			CROSS JOIN LATERAL (SELECT count(*) AS runs, (coalesce(sum(octet_length(fingerprints)), 0) / 16)::bigint AS keys,
 					min(newest) AS oldest, max(newest) AS newest
@@ -59,20 +61,19 @@ func (s *Store) Standings(ctx context.Context, conn *pgx.Conn, set pgtx.Settings
 		Row: func(r pgtx.Row) error {
 			var l Standing
 			var tiers []int32
-			var oldest, newest *time.Time
+			var oldest, newest, progress *time.Time
 			err := r.Scan(&l.Log, (*[16]byte)(&l.Partition.Topic), &l.Partition.Number, &l.Open, &l.Head, &l.Sealed, &l.Runs,
-				&l.RunKeys, &l.SegmentKeys, &l.Blocks, &tiers, &l.Building, &l.Dead, &oldest, &newest)
+				&l.RunKeys, &l.SegmentKeys, &l.Blocks, &tiers, &l.Building, &l.Dead, &oldest, &newest, &progress)
 			for _, t := range tiers {
 				for len(l.Tiers) <= int(t) {
 					l.Tiers = append(l.Tiers, 0)
 				}
 				l.Tiers[t]++
 			}
-			if oldest != nil {
-				l.Oldest = *oldest
-			}
-			if newest != nil {
-				l.Newest = *newest
+			for _, at := range []struct{ to, from *time.Time }{{&l.Oldest, oldest}, {&l.Newest, newest}, {&l.Progress, progress}} {
+				if at.from != nil {
+					*at.to = *at.from
+				}
 			}
 			list = append(list, l)
 			return err

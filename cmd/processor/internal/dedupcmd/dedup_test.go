@@ -80,6 +80,7 @@ func (w *world) start(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	w.Exec(t, "UPDATE "+w.Relation("positions")+" SET progress = '2026-01-02' WHERE partition = 0")
 	for i, state := range []string{"open", "open", "parked"} {
 		w.Exec(t, `INSERT INTO `+w.Relation("dead_letters")+` (pipeline, topic_id, partition, "offset", topic, stage, reason, state)
 			VALUES ($1, $2, 1, $3, 'orders', 'key', 'missing_key', $4)`, p.ID, [16]byte(topic), i, state)
@@ -143,10 +144,10 @@ func TestStats(t *testing.T) {
 	l := got.Logs[0]
 	if l.Topic != "orders" || l.Partition == nil || *l.Partition != 0 || l.State != "open" || l.Keys != 1800 || l.UnsealedKeys != 600 ||
 		l.UnsealedRuns != 1 || l.Segments != 2 || !slices.Equal(l.SegmentsByTier, []int64{2}) || l.Blocks != 6 || l.Head != 3 || l.Sealed != 2 ||
-		l.Oldest == nil || l.Oldest.UTC().Day() != 1 || l.Newest == nil || l.Newest.UTC().Day() != 3 || len(l.DeadLetters) != 0 {
+		l.Oldest == nil || l.Oldest.UTC().Day() != 1 || l.Newest == nil || l.Newest.UTC().Day() != 3 || l.Progress == nil || l.Progress.UTC().Day() != 2 || len(l.DeadLetters) != 0 {
 		t.Errorf("%+v", l)
 	}
-	if l = got.Logs[1]; l.Keys != 0 || l.Segments != 0 || l.Oldest != nil || l.DeadLetters["open"] != 2 || l.DeadLetters["parked"] != 1 {
+	if l = got.Logs[1]; l.Keys != 0 || l.Segments != 0 || l.Oldest != nil || l.Progress != nil || l.DeadLetters["open"] != 2 || l.DeadLetters["parked"] != 1 {
 		t.Errorf("%+v", l)
 	}
 	if got.Size.Keys != 1800 || got.Size.BytesPerKey == nil || *got.Size.BytesPerKey < 17 || got.DeadLetters["open"] != 2 {

@@ -57,6 +57,7 @@ type logStats struct {
 	Sealed         int64            `json:"sealed"`
 	Oldest         *time.Time       `json:"oldest_record"`
 	Newest         *time.Time       `json:"newest_record"`
+	Progress       *time.Time       `json:"progress"`     // a key older than this less the retention may be gone
 	DeadLetters    map[string]int64 `json:"dead_letters"` // by state
 	Filter         *filterStats     `json:"filter"`       // null unless it was asked for
 }
@@ -157,18 +158,21 @@ func (p *pipeline) log(l *dedup.Standing, letters map[place]map[string]int64) lo
 	if l.Partition.Number != dedup.WholeTopic {
 		s.Partition = &l.Partition.Number
 	}
-	if !l.Oldest.IsZero() {
-		s.Oldest = &l.Oldest
-	}
-	if !l.Newest.IsZero() {
-		s.Newest = &l.Newest
-	}
+	s.Oldest, s.Newest, s.Progress = known(&l.Oldest), known(&l.Newest), known(&l.Progress)
 	for at, states := range letters {
 		if l.Open && at.topic == l.Partition.Topic && (s.Partition == nil || at.partition == *s.Partition) {
 			add(s.DeadLetters, states)
 		}
 	}
 	return s
+}
+
+// known is nil for the zero time.
+func known(t *time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	return t
 }
 
 func add(to, from map[string]int64) {
@@ -201,14 +205,14 @@ func (p *pipeline) letters(ctx context.Context) (map[place]map[string]int64, err
 
 func (s *stats) rows() [][]string {
 	table := [][]string{{
-		"TOPIC", "PARTITION", "KEYS", "UNSEALED RUNS", "UNSEALED KEYS", "SEGMENTS BY TIER", "BLOCKS", "HEAD", "SEALED", "OLDEST", "NEWEST",
+		"TOPIC", "PARTITION", "KEYS", "UNSEALED RUNS", "UNSEALED KEYS", "SEGMENTS BY TIER", "BLOCKS", "HEAD", "SEALED", "OLDEST", "NEWEST", "PROGRESS",
 		"DEAD LETTERS", "FILTER",
 	}}
 	for _, l := range s.Logs {
 		table = append(table, []string{
 			l.Topic + map[bool]string{true: " (closed)"}[l.State == "closed"], l.number(), fmt.Sprint(l.Keys), fmt.Sprint(l.UnsealedRuns),
 			fmt.Sprint(l.UnsealedKeys), tiers(l.SegmentsByTier), fmt.Sprint(l.Blocks), fmt.Sprint(l.Head), fmt.Sprint(l.Sealed),
-			stamp(l.Oldest), stamp(l.Newest), states(l.DeadLetters), l.Filter.text(),
+			stamp(l.Oldest), stamp(l.Newest), stamp(l.Progress), states(l.DeadLetters), l.Filter.text(),
 		})
 	}
 	perKey := ""
