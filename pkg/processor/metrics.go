@@ -116,11 +116,9 @@ var (
 
 // Describe implements prometheus.Collector.
 func (c *standingsCollector) Describe(ch chan<- *prometheus.Desc) {
-<<<<<<< HEAD
-	for _, d := range []*prometheus.Desc{lagRecords, lagSeconds, heldState, stoppedCause, inflightBytes, viewKeys, viewBytes, viewSegments, viewFill, viewReady, oldestKey} {
-=======
-	for _, d := range []*prometheus.Desc{lagRecords, lagSeconds, heldState, stoppedCause, inflightBytes, viewKeys, viewBytes, viewWhole, viewSegments, viewFill, oldestKey} {
->>>>>>> 8324bd7 (Tests: overfull gates, ids that collide, a replay through the pipeline; what may be held whole)
+	for _, d := range []*prometheus.Desc{
+		lagRecords, lagSeconds, heldState, stoppedCause, inflightBytes, viewKeys, viewBytes, viewWhole, viewSegments, viewFill, viewReady, oldestKey,
+	} {
 		ch <- d
 	}
 }
