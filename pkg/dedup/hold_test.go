@@ -58,7 +58,7 @@ func TestScopes(t *testing.T) {
 		t.Errorf("%+v, %v", list, err)
 	}
 	w.Exec(t, "UPDATE "+w.Relation("logs")+" SET state = 'closed' WHERE partition IS NULL")
-	if _, err := w.store.Load(t.Context(), w.conn, patient, w.id, w.part(WholeTopic), nil); !errors.Is(err, ErrNoLog) {
+	if _, err := w.store.Load(t.Context(), w.conn, patient, w.id, w.part(WholeTopic), nil); !errors.Is(err, ErrLogClosed) {
 		t.Errorf("a closed log: %v", err)
 	}
 }

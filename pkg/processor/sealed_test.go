@@ -39,8 +39,8 @@ func TestSealedKeysAreRecognised(t *testing.T) {
 		w.run(t, func() bool {
 			return w.at(t, int64(sent))() && w.count(t, "SELECT count(*) FROM "+w.db.Relation("segments")+" WHERE state = 'live'") > 0 &&
 				(round == 0 || strings.Contains(w.get("/metrics"), `effectonce_lookups_total{outcome="confirmed"}`) &&
-				counted.MatchString(w.get("/metrics")) &&
-				strings.Contains(w.get("/metrics"), "effectonce_view_filter_ready 1"))
+					counted.MatchString(w.get("/metrics")) &&
+					strings.Contains(w.get("/metrics"), "effectonce_view_filter_ready 1"))
 		})
 		if n := orders(); n != int64(made) {
 			t.Fatalf("round %d: %d effects of %d keys", round, n, made)
