@@ -211,13 +211,15 @@ func (p *Processor) loadView(ctx context.Context, s *scope) {
 	if err == nil && !bytes.Equal(v.Generation, p.topics[s.topic].Generation) {
 		err = dedup.ErrLogClosed // ours is; this is the log of another generation
 	}
-	switch {
-	case err == nil:
+	if err == nil {
 		if v != old {
 			st := v.Stats()
 			p.aboutScope(s).Info().Int("keys", st.Keys).Int64("sealed", st.Sealed).Dur("took", time.Since(start)).Msg("view loaded")
 		}
 		p.list.loaded(s, v)
+		return
+	}
+	switch {
 	case errors.Is(err, dedup.ErrLogClosed):
 		for _, claim := range p.list.claims(s) {
 			p.group.Fenced(ctx, claim.Owner, true)
@@ -230,8 +232,8 @@ func (p *Processor) loadView(ctx context.Context, s *scope) {
 		})
 	case ctx.Err() == nil:
 		p.aboutScope(s).Warn().Err(err).Msg("view not loaded, trying again")
-		p.list.reloadAfter(s, backoff(4))
 	}
+	p.list.notLoaded(s, backoff(4))
 }
 
 // stopScope stops all partitions held under a scope.

@@ -20,6 +20,7 @@ type scope struct {
 	closed bool // no queue is left: the view is kept, not used
 
 	loading   bool // its view is being loaded or caught up: no committer may have it
+	lent      bool // a loader has its view: nobody else may, until it gives it back
 	cold      bool // its view has no filter yet: unknown keys are looked up in Postgres
 	suspected bool // stale from the next taking on
 
@@ -80,7 +81,9 @@ func (l *list) leave(s *scope) {
 	if s.untend != nil {
 		s.untend()
 	}
-	l.keep(s)
+	if !s.lent { // or else the next scope of this name would have it too
+		l.keep(s)
+	}
 }
 
 // keep remembers a closed scope's view for a while.
@@ -131,8 +134,18 @@ func (l *list) dropView(s *scope) {
 	l.reload(s)
 }
 
-// reloadAfter tries to load a scope's view again after a wait.
-func (l *list) reloadAfter(s *scope, wait time.Duration) {
+// notLoaded takes back the view of a scope that could not be loaded, for whatever
+// reason, and tries again after a wait. Where the claims under it were stopped or
+// given up there is no scope left to try it for; one that came while they were told
+// would otherwise wait for a loader for ever.
+func (l *list) notLoaded(s *scope, wait time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s.lent = false
+	if s.closed {
+		l.keep(s)
+		return
+	}
 	time.AfterFunc(wait, func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
@@ -154,6 +167,7 @@ func (l *list) takeLoad() *scope {
 	}
 	s := l.load[0]
 	l.load = l.load[1:]
+	s.lent = true
 	s.suspected = false // what makes it so from here on may come too late for the loader
 	return s
 }
@@ -162,7 +176,7 @@ func (l *list) takeLoad() *scope {
 func (l *list) loaded(s *scope, v *dedup.View) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	s.view, s.loading = v, false
+	s.view, s.loading, s.lent = v, false, false
 	if s.closed {
 		l.keep(s)
 		return
