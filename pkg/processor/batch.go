@@ -82,7 +82,7 @@ func (c *committer) askPostgres(ctx context.Context, w *work, open []*dedup.Fold
 		return c.p.log.LookUp(ctx, conn.Conn(), c.p.settings, open...)
 	})
 	if err != nil {
-		c.failed(ctx, w, err)
+		c.unanswered(ctx, w, err)
 		return false
 	}
 	fits := true

@@ -369,10 +369,23 @@ func (c *committer) catchUp(ctx context.Context, w *work) bool {
 		}
 	default:
 		s.stale = true
-		c.failed(ctx, w, err)
+		c.unanswered(ctx, w, err)
 	}
 	return false
 }
+
+// unanswered is failed for a question to Postgres beside the batch's transaction.
+// Nothing of the batch was in it, so a lost answer is not an unknown COMMIT: settled
+// as one, a position where the batch begins could pass for its end, which is not
+// known before the batch is prepared.
+func (c *committer) unanswered(ctx context.Context, w *work, err error) {
+	if errors.Is(err, pgtx.ErrCommitUnknown) {
+		err = &pgtx.StepError{Step: pgtx.StepLog, Err: fmt.Errorf("%w: %v", errNoAnswer, err)} //nolint:errorlint // it must not be found
+	}
+	c.failed(ctx, w, err)
+}
+
+var errNoAnswer = errors.New("no answer")
 
 // catchUpAgain answers "log moved": learn what lies between and check again.
 func (c *committer) catchUpAgain(ctx context.Context, w *work) {
