@@ -1,0 +1,113 @@
+package processor
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"effectonce/pkg/dedup"
+	"effectonce/pkg/rebalance"
+	"effectonce/pkg/stream"
+)
+
+// standingsCollector shows the partitions held as they stand when asked.
+type standingsCollector struct{ a *admin }
+
+var (
+	partitionLabels = []string{"topic", "partition"}
+	lagRecords      = prometheus.NewDesc("effectonce_lag_records", "Offsets between the position and the last stable offset.", partitionLabels, nil)
+	lagSeconds      = prometheus.NewDesc("effectonce_lag_seconds", "Age of the newest applied record while there is lag, else 0.", partitionLabels, nil)
+	heldState       = prometheus.NewDesc("effectonce_partitions", "Partitions held, by state.", []string{"state"}, nil)
+	stoppedCause    = prometheus.NewDesc("effectonce_partition_stopped", "1 for a stopped partition, with its cause.", []string{"topic", "partition", "cause"}, nil)
+	inflightBytes   = prometheus.NewDesc("effectonce_inflight_bytes", "Bytes polled and not committed.", nil, nil)
+	viewKeys        = prometheus.NewDesc("effectonce_view_keys", "Business keys of the logs held: exact in memory, or sealed.", []string{"where"}, nil)
+	viewBytes       = prometheus.NewDesc("effectonce_view_bytes", "Memory of the views: exact sets, filters and segments held whole.", nil, nil)
+	viewWhole       = prometheus.NewDesc("effectonce_view_whole_bytes", "Of these, segments held whole because old records repeat them.", nil, nil)
+	viewSegments    = prometheus.NewDesc("effectonce_view_segments", "Live segments of the logs held.", nil, nil)
+	viewFill        = prometheus.NewDesc("effectonce_view_filter_fill", "Keys in the filters over the keys they were made for.", nil, nil)
+	viewReady       = prometheus.NewDesc("effectonce_view_filter_ready", "Share of the key space in which filters answer, the least of the logs held; the rest is looked up in Postgres.", nil, nil)
+	oldestKey       = prometheus.NewDesc("effectonce_oldest_key_seconds", "Age, by the records' times, of the oldest sealed business key of the logs held.", nil, nil)
+)
+
+// Describe implements prometheus.Collector.
+func (c *standingsCollector) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{
+		lagRecords, lagSeconds, heldState, stoppedCause, inflightBytes, viewKeys, viewBytes, viewWhole, viewSegments, viewFill, viewReady, oldestKey,
+	} {
+		ch <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c *standingsCollector) Collect(ch chan<- prometheus.Metric) {
+	p, _ := c.a.processor()
+	if p == nil { // being opened
+		return
+	}
+	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	}
+	states := map[rebalance.State]int{rebalance.Running: 0, rebalance.Waiting: 0, rebalance.Stopped: 0}
+	standings, bytes := p.list.standings()
+	for _, h := range p.group.Held() {
+		states[h.State]++
+		number := strconv.Itoa(int(h.Name.Number))
+		if h.State == rebalance.Stopped {
+			gauge(stoppedCause, 1, h.Name.Topic, number, h.Cause.Code)
+		}
+		s, ok := standings[h.Name]
+		if !ok {
+			continue
+		}
+		if end, ok := p.health.end(h.Name); ok {
+			lag := max(end-s.claim.Next, 0)
+			gauge(lagRecords, float64(lag), h.Name.Topic, number)
+			age := 0.0
+			if lag > 0 && !s.newest.IsZero() {
+				age = max(time.Since(s.newest).Seconds(), 0)
+			}
+			gauge(lagSeconds, age, h.Name.Topic, number)
+		}
+	}
+	for s, n := range states {
+		gauge(heldState, float64(n), string(s))
+	}
+	gauge(inflightBytes, float64(bytes))
+	collectViews(gauge, standings)
+}
+
+// collectViews adds the views up, each once: partitions may share one.
+func collectViews(gauge func(d *prometheus.Desc, v float64, labels ...string), standings map[rebalance.Name]standing) {
+	views := map[stream.Partition]dedup.Stats{}
+	for _, s := range standings {
+		views[s.scope] = s.view
+	}
+	var sum dedup.Stats
+	ready := 1.0
+	for _, v := range views {
+		sum.Keys += v.Keys
+		sum.Sealed += v.Sealed
+		sum.Bytes += v.Bytes
+		sum.Whole += v.Whole
+		sum.Segments += v.Segments
+		sum.Gate += v.Gate
+		sum.Capacity += v.Capacity
+		if !v.Oldest.IsZero() && (sum.Oldest.IsZero() || v.Oldest.Before(sum.Oldest)) {
+			sum.Oldest = v.Oldest
+		}
+		if v.Segments > 0 {
+			ready = min(ready, v.Ready)
+		}
+	}
+	gauge(viewKeys, float64(sum.Keys), "memory")
+	gauge(viewKeys, float64(sum.Sealed), "sealed")
+	gauge(viewBytes, float64(sum.Bytes))
+	gauge(viewWhole, float64(sum.Whole))
+	gauge(viewSegments, float64(sum.Segments))
+	if !sum.Oldest.IsZero() {
+		gauge(oldestKey, time.Since(sum.Oldest).Seconds())
+	}
+	gauge(viewReady, ready)
+	gauge(viewFill, float64(sum.Gate)/float64(max(sum.Capacity, 1)))
+}
