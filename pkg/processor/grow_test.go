@@ -3,12 +3,14 @@ package processor_test
 import (
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"effectonce/internal/kafkatest"
+	"effectonce/internal/pgproxytest"
 	"effectonce/pkg/processor"
 )
 
@@ -115,4 +117,29 @@ func TestATopicThatGrowsStops(t *testing.T) {
 	}
 	w.run(t, w.at(t, 250))
 	w.exact(t, 150)
+}
+
+// A topic is widened while a filter is being rebuilt, which takes as long as it takes:
+// nothing is read until the pipeline is open again, so that does not wait for it.
+func TestWideningDoesNotWaitForAFilter(t *testing.T) {
+	t.Parallel()
+	w := onKafka(t, 2)
+	w.cfg.OnGrowth, w.cfg.DedupMemory = processor.GrowthWiden, 2
+	w.produce(t, ids(0, 4000)...)
+	live := "SELECT count(*) FROM " + w.db.Relation("segments") + " WHERE state = 'live'"
+	w.run(t, func() bool { return w.at(t, 4000)() && w.count(t, live) > 0 })
+	proxy := w.through(t)
+	proxy.Arm(pgproxytest.HoldBefore, pgproxytest.Filter{SQL: "WITH ORDINALITY AS u (id, n)"})
+	held := sync.OnceFunc(func() {
+		<-proxy.Fired()
+		w.grow(t, 3) // keys move to where they do not belong: that is seen at once
+		w.produce(t, ids(0, 4500)...)
+	})
+	w.run(t, func() bool {
+		held()
+		return w.at(t, 8500)()
+	})
+	if n := w.count(t, "SELECT count(*) FROM "+w.orders()); n != 4500 {
+		t.Errorf("%d effects of 4500 keys", n)
+	}
 }

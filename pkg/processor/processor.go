@@ -98,20 +98,24 @@ func openAndRun(ctx context.Context, cfg Config, a *admin) error {
 	}
 }
 
-// run holds two lifetimes: fetching ends with ctx, work in flight is finished.
+// run holds three lifetimes: fetching ends with ctx, or when the pipeline is to be
+// opened again; work on views ends with fetching, whatever is left of it, since it may
+// take minutes; work in flight is finished.
 func (p *Processor) run(ctx context.Context) error {
 	inflight, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
+	views, endViews := context.WithCancel(ctx)
+	defer endViews()
 	var work errgroup.Group
 	for range p.cfg.Committers {
 		c := p.newCommitter()
 		work.Go(func() error { return c.run(inflight) })
 	}
 	for range loaders {
-		work.Go(func() error { return p.loadViews(ctx) })
+		work.Go(func() error { return p.loadViews(views) })
 	}
 	for range keepers {
-		work.Go(func() error { return p.tend(ctx) })
+		work.Go(func() error { return p.tend(views) })
 	}
 
 	fetch, fctx := errgroup.WithContext(ctx)
@@ -125,6 +129,7 @@ func (p *Processor) run(ctx context.Context) error {
 	err := fetch.Wait()
 
 	p.logger.Info().Msg("draining: finishing what is in flight")
+	endViews()
 	p.list.close()
 	grace := time.AfterFunc(drain, end)
 	defer grace.Stop()
