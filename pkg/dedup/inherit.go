@@ -70,6 +70,7 @@ func (v *View) inherit(old *View, ancestor bool) {
 	if gate == nil {
 		gate = old.base
 	}
+	old.heir = v
 	var inside, outside, exact int64 // keys
 	for _, seg := range v.segments {
 		before := had[seg.ID]
@@ -108,5 +109,51 @@ func (v *View) inherit(old *View, ancestor bool) {
 		v.gate = gate
 	} else {
 		v.base = gate
+	}
+}
+
+// bequeath gives what a rebuild of v has made to the view that was loaded in its place
+// meanwhile, or in that one's: the filters, and the gate where that view has nothing
+// better. It holds every key of the segments that v had, which never change.
+//
+// A segment that the heir is making just now, or has sent and not heard of, would have
+// its keys in no gate: it was covered when there was none. The gate is lost then.
+func (v *View) bequeath(r *rebuilding) {
+	h := v.heir
+	h.mu.Lock()
+	for h.heir != nil {
+		next := h.heir
+		next.mu.Lock()
+		h.mu.Unlock()
+		h = next
+	}
+	defer h.mu.Unlock()
+	had := make(map[stream.UUID]*Segment, len(r.segments))
+	for _, seg := range r.segments {
+		had[seg.ID] = seg
+	}
+	for _, seg := range h.segments {
+		if before := had[seg.ID]; before != nil && seg.filter == nil {
+			seg.filter = before.filter
+		}
+	}
+	select {
+	case h.task <- struct{}{}:
+		defer func() { <-h.task }()
+	default:
+		return
+	}
+	if r.good || h.pending != nil || len(h.gates()) > 0 {
+		return
+	}
+	whole := true
+	for _, seg := range h.segments {
+		seg.outside = had[seg.ID] == nil
+		whole = whole && !seg.outside
+	}
+	if whole {
+		h.gate = r.gate
+	} else {
+		h.base = r.gate
 	}
 }

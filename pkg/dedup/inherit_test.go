@@ -1,9 +1,11 @@
 package dedup
 
 import (
+	"errors"
 	"sync"
 	"testing"
 
+	"effectonce/internal/pgtx"
 	"effectonce/pkg/stream"
 )
 
@@ -260,5 +262,107 @@ func TestInheritWhileWorkedOn(t *testing.T) {
 		if old.gate == gate {
 			t.Error("two views have one gate")
 		}
+	}
+}
+
+// TestRebuildOutlivesItsView: while a view without a gate reads a long history, others
+// seal, so it is loaded again and again. What was read is not in vain: the rebuild goes
+// on, and the last view has its gate, but for what was sealed meanwhile.
+func TestRebuildOutlivesItsView(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name string
+		then func(w *world, heir *View, want map[int]bool) (later func()) // before the rebuild ends; and behind it
+		base bool
+		read int64 // keys that the heir's rebuild reads
+	}{
+		{"nothing else", func(*world, *View, map[int]bool) func() { return func() {} }, true, 3},
+		{"the heir seals", func(w *world, heir *View, want map[int]bool) func() {
+			w.write(heir, 'c', 40)
+			want[40] = true
+			w.seal(heir)
+			return func() {}
+		}, true, 4},
+		{"the heir is sealing", func(w *world, heir *View, want map[int]bool) func() {
+			w.write(heir, 'c', 40)
+			want[40] = true
+			heir.task <- struct{}{}
+			g := heir.freeze()
+			seg, err := w.store.write(w.t.Context(), w.conn, patient, heir, g.keys.sorted(), g.head)
+			if err != nil {
+				w.t.Fatal(err)
+			}
+			heir.cover(g.keys.sorted())
+			return func() {
+				if err := w.store.swap(w.t.Context(), w.conn, patient, heir, &swap{segment: seg, gen: g}); err != nil {
+					w.t.Error(err)
+				}
+				<-heir.task
+			}
+		}, false, 20},
+		{"the heir has sealed, and not heard of it", func(w *world, heir *View, want map[int]bool) func() {
+			w.write(heir, 'c', 40)
+			want[40] = true
+			g := heir.freeze()
+			seg, err := w.store.write(w.t.Context(), w.conn, patient, heir, g.keys.sorted(), g.head)
+			if err != nil {
+				w.t.Fatal(err)
+			}
+			heir.cover(g.keys.sorted())
+			conn, _ := w.cut(1, true)
+			pid := conn.PgConn().PID()
+			if err := w.store.swap(w.t.Context(), conn, patient, heir, &swap{segment: seg, gen: g}); !errors.Is(err, pgtx.ErrCommitUnknown) {
+				w.t.Fatal(err)
+			}
+			w.gone(pid)
+			return func() {}
+		}, false, 20},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			w, v, want := heirs(t)
+			v.ungate()
+			for _, seg := range v.segments {
+				seg.filter = nil
+			}
+			reached, goOn, ended := make(chan bool), make(chan bool), make(chan error, 1)
+			release := sync.OnceFunc(func() { close(goOn) })
+			defer release()
+			conn, first := w.Conn(t), true
+			go func() {
+				ended <- w.store.Rebuild(t.Context(), conn, patient, v, func(_, _ int64) {
+					if first {
+						first = false
+						reached <- true
+						<-goOn
+					}
+				})
+			}()
+			<-reached
+			heir := v
+			for _, key := range []int{50, 51} {
+				o := w.load(WholeTopic)
+				w.write(o, 'b', key)
+				want[key] = true
+				w.seal(o)
+				heir = w.reload(heir)
+			}
+			later := c.then(w, heir, want)
+			release()
+			err := <-ended
+			if err != nil || heir.gate != nil || (heir.base != nil) != c.base || v.gate != nil {
+				t.Fatalf("%v; heir %+v", err, heir)
+			}
+			later()
+			w.knows(heir, 60, want)
+			read := int64(0)
+			if err := w.store.Rebuild(t.Context(), w.conn, patient, heir, func(_, total int64) { read = total }); err != nil {
+				t.Error(err)
+			}
+			if read != c.read || heir.gate == nil {
+				t.Errorf("%d keys read, want %d", read, c.read)
+			}
+			w.knows(heir, 60, want)
+		})
 	}
 }

@@ -26,6 +26,10 @@ import (
 // will find that again, so stop, and have people look. After any error, and when ctx
 // is cancelled because the partition went away, nothing is left of the attempt but
 // filters of segments that the cache had.
+//
+// A view may be loaded again meanwhile, because somebody else has sealed: the rebuild
+// goes on, as long as the segments it reads are live, and what it made is the new
+// view's.
 func (s *Store) Rebuild(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, v *View, progress func(done, total int64)) error {
 	done, err := v.background(ctx)
 	if err != nil {
@@ -121,7 +125,6 @@ func place(i, n uint64) uint64 {
 
 // rebuilding is a gate on its way.
 type rebuilding struct {
-	manifest    stream.UUID
 	segments    []*Segment
 	good        bool                 // the view's gate is: only filters of segments are missing
 	gate        *Filter              // nil when it is
@@ -138,7 +141,7 @@ type rebuilding struct {
 func (v *View) rebuild() *rebuilding {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	r := &rebuilding{manifest: v.manifest, segments: v.segments, good: v.gate != nil && !v.gate.full() && !v.gate.faded()}
+	r := &rebuilding{segments: v.segments, good: v.gate != nil && !v.gate.full() && !v.gate.faded()}
 	if v.gate != nil || v.base == nil {
 		return r
 	}
@@ -184,10 +187,11 @@ func (v *View) begin(r *rebuilding) {
 }
 
 // slice reads the blocks that begin in [from, to). All keys below `to` lie in these
-// or in blocks of the slices before. The statement says under which manifest it
-// ran: a slice that misses blocks of a segment that died meanwhile ran under
-// another one. Each segment's blocks come in order, as its builder wrote them: its
-// filter is then, bit by bit and in its count, the one whose digest is stored.
+// or in blocks of the slices before. The statement says how many of the segments are
+// live in its snapshot: one that is not may have lost its blocks, and the others have
+// all of theirs, whatever the manifest is by now. Each segment's blocks come in order,
+// as its builder wrote them: its filter is then, bit by bit and in its count, the one
+// whose digest is stored.
 func (s *Store) slice(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, v *View, r *rebuilding, from, to uint64, last bool, read chan<- chunk) error {
 	ids := make([]stream.UUID, len(r.scan))
 	for i, seg := range r.scan {
@@ -197,21 +201,20 @@ func (s *Store) slice(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, v 
 	if last {
 		end = bytes.Repeat([]byte{0xff}, 17) // greater than every key
 	}
-	var manifest stream.UUID
+	var live int64
 	c := newChunk()
 	err := pgtx.Once(ctx, conn, set, pgtx.Statement{
 		Step: pgtx.StepLog,
-		SQL: s.sql(`SELECT l.manifest, b.n, b.fingerprints FROM @schema@.logs l LEFT JOIN LATERAL (
-				SELECT u.n, b.fingerprints FROM unnest($2) WITH ORDINALITY AS u (id, n)
-				JOIN @schema@.segments s ON s.id = u.id AND s.log = l.id AND s.state = 'live'
+		SQL: s.sql(`SELECT l.live, b.n, b.fingerprints
+			FROM (SELECT count(*) AS live FROM @schema@.segments WHERE id = ANY ($2) AND log = $1 AND state = 'live') l
+			LEFT JOIN LATERAL (SELECT u.n, b.fingerprints FROM unnest($2) WITH ORDINALITY AS u (id, n)
 				CROSS JOIN LATERAL (SELECT b.fingerprints FROM @schema@.blocks b
-					WHERE b.segment = s.id AND b.first >= $3 AND b.first < $4 ORDER BY b.first) b) b ON true
-			WHERE l.id = $1`),
+					WHERE b.segment = u.id AND b.first >= $3 AND b.first < $4 ORDER BY b.first) b) b ON true`),
 		Params: []pgtx.Param{pgtx.Int8(v.Log), pgtx.UUIDs(ids), pgtx.Bytea(slot{hi: from}.append(nil)), pgtx.Bytea(end)},
 		Row: func(row pgtx.Row) error {
 			var n *int64
 			var b pgtype.DriverBytes // valid until the next row
-			if err := row.Scan((*[16]byte)(&manifest), &n, &b); err != nil || n == nil {
+			if err := row.Scan(&live, &n, &b); err != nil || n == nil {
 				return err
 			}
 			c.bytes, c.blocks = append(c.bytes, b...), append(c.blocks, piece{int(*n - 1), len(b)})
@@ -225,7 +228,7 @@ func (s *Store) slice(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, v 
 	if err != nil {
 		return err
 	}
-	if manifest != r.manifest {
+	if live != int64(len(r.scan)) {
 		return fmt.Errorf("%w: its segments changed", ErrDropView)
 	}
 	if len(c.blocks) > 0 {
@@ -321,6 +324,11 @@ func (v *View) finish(r *rebuilding) error {
 		if r.filters[i] != nil {
 			seg.filter = r.filters[i]
 		}
+	}
+	if v.heir != nil {
+		v.building, v.ready = nil, 0
+		v.bequeath(r)
+		return nil
 	}
 	if r.good {
 		return nil

@@ -50,6 +50,7 @@ type View struct {
 	building *Filter    // the next gate: base, or a new one
 	ready    uint64     // building holds every key whose first word is below
 	pending  *swap      // sent, and perhaps committed
+	heir     *View      // the view that was loaded in place of this one
 	bound    int64      // bytes of a new gate; 0 is no bound
 
 	warm  map[*Segment]*warmth // of live segments that had hits
