@@ -140,7 +140,7 @@ func (m *writer) tend(ctx context.Context) error {
 			func() error { return m.w.store.Offer(ctx, m.keeper, patient, v) },
 			func() error { _, err := m.w.store.Clean(ctx, m.keeper, patient, v.Log); return err },
 		} {
-			if err := do(); err != nil && ctx.Err() == nil && !errors.Is(err, ErrDropView) && pgtx.Code(err) != pgtx.CodeSegment {
+			if err := do(); err != nil && ctx.Err() == nil && !errors.Is(err, ErrDropView) && !errors.Is(err, ErrBusy) && pgtx.Code(err) != pgtx.CodeSegment {
 				return err
 			}
 		}
