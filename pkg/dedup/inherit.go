@@ -1,6 +1,7 @@
 package dedup
 
 import (
+	"bytes"
 	"context"
 
 	"github.com/jackc/pgx/v5"
@@ -64,6 +65,11 @@ func (v *View) inherit(old *View, ancestor bool) {
 	had := make(map[stream.UUID]*Segment, len(old.segments))
 	for _, seg := range old.segments {
 		had[seg.ID] = seg
+	}
+	for _, seg := range v.segments {
+		if before := had[seg.ID]; before != nil && !bytes.Equal(before.Digest, seg.Digest) {
+			return // Renew: a filter may have been believed for a digest that was wrong, also in the gate
+		}
 	}
 	gate := old.gate
 	whole := gate != nil && era(v.manifest) == era(old.manifest)

@@ -57,6 +57,15 @@ func TestRenew(t *testing.T) {
 	if err := w.catchUp(v, 0); !errors.Is(err, ErrDropView) {
 		t.Errorf("the view stays: %v", err)
 	}
+	again, err := w.store.Load(t.Context(), w.conn, patient, w.id, w.part(0), v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, seg := range again.live() {
+		if seg.filter != nil || again.gate != nil || again.base != nil {
+			t.Error("a view inherits filters that were believed for wrong digests")
+		}
+	}
 	if r = renewal(); r.Digests() != 0 || r.Gate {
 		t.Errorf("after it: %+v", r)
 	}
