@@ -154,7 +154,7 @@ func (s *stage) configuration(context.Context) (err error) {
 	if s.logs == "" {
 		s.logs = s.dir
 	} else {
-		s.logs = filepath.Join(s.logs, s.protocol)
+		s.logs = filepath.Join(s.logs, s.name, s.protocol) // what lies there is of this storm
 	}
 	if err := os.MkdirAll(s.logs, 0o700); err != nil {
 		return fmt.Errorf("directory of the logs: %w", err)
