@@ -20,14 +20,19 @@ func (w *world) backup() (goBack func()) {
 	return func() {
 		w.t.Helper()
 		var sql strings.Builder
-		sql.WriteString("BEGIN; UPDATE " + w.Relation("logs") + ` l SET state = a.state, generation = a.generation, head = a.head,
-			head_id = a.head_id, manifest = a.manifest, sealed = a.sealed FROM ` + w.Relation("aside_logs") + " a WHERE a.id = l.id;")
+		name := strings.NewReplacer("@.", pgx.Identifier{w.Schema}.Sanitize()+".")
+		sql.WriteString("BEGIN;")
 		for _, table := range tables {
-			sql.WriteString("DELETE FROM " + w.Relation(table) + "; INSERT INTO " + w.Relation(table) + " SELECT * FROM " + w.Relation("aside_"+table) + ";")
+			sql.WriteString("DELETE FROM @." + table + ";")
 		}
-		sql.WriteString("DELETE FROM " + w.Relation("logs") + " WHERE id NOT IN (SELECT id FROM " + w.Relation("aside_logs") + `);
-			SELECT setval(pg_get_serial_sequence('` + w.Relation("logs") + `', 'id'), (SELECT max(id) FROM ` + w.Relation("logs") + `));`)
-		if _, err := w.Owner.Exec(w.t.Context(), sql.String()+"COMMIT", pgx.QueryExecModeSimpleProtocol); err != nil {
+		sql.WriteString(`DELETE FROM @.logs WHERE id NOT IN (SELECT id FROM @.aside_logs);
+			SELECT setval(pg_get_serial_sequence('@.logs', 'id'), (SELECT max(id) FROM @.logs));
+			UPDATE @.logs l SET state = a.state, generation = a.generation, head = a.head, head_id = a.head_id, manifest = a.manifest,
+				sealed = a.sealed FROM @.aside_logs a WHERE a.id = l.id;`)
+		for _, table := range tables {
+			sql.WriteString("INSERT INTO @." + table + " SELECT * FROM @.aside_" + table + ";")
+		}
+		if _, err := w.Owner.Exec(w.t.Context(), name.Replace(sql.String())+"COMMIT", pgx.QueryExecModeSimpleProtocol); err != nil {
 			w.t.Fatal(err)
 		}
 	}

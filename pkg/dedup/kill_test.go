@@ -234,6 +234,13 @@ func (w *world) tidy(v *View) {
 		if err != nil {
 			w.t.Fatal(err)
 		}
+		closed, err := w.store.Closed(w.t.Context(), w.conn, patient, w.id)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		for _, log := range closed {
+			n += w.clean(&View{Log: log})
+		}
 		if n+w.clean(v) == 0 {
 			break
 		}

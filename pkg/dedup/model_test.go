@@ -20,9 +20,9 @@ import (
 // TestModel plays random histories on real Postgres schemas against a plain map:
 // members that take a partition from each other, batches prepared and committed
 // later, seals and compactions that are killed at any message or swapped in long
-// after they were built, clean-up, rebuilds, dead processes, and a database that
-// goes back. At the end every key of the source was applied once, by its first
-// record.
+// after they were built, clean-up, rebuilds, dead processes, changes of generation,
+// and a database that goes back. At the end every key of the source was applied once,
+// by its first record.
 //
 // EFFECTONCE_DEDUP_SEED plays one history again, EFFECTONCE_DEDUP_SEEDS is how many
 // are played otherwise.
@@ -183,6 +183,7 @@ func (s *story) step() {
 			}
 		}},
 		{3, "checks", s.checks},
+		{2, "change", func(*member) { s.renew() }},
 	}
 	total := 0
 	for _, c := range choices {
@@ -205,7 +206,7 @@ func (s *story) view(m *member) *View {
 	s.t.Helper()
 	if m.v == nil {
 		m.pos = s.position(m.lane)
-		v, err := s.store.Load(s.t.Context(), s.conn, patient, s.id, s.part(s.scope), m.old)
+		v, err := s.store.Load(s.t.Context(), s.conn, patient, s.id, s.part(s.number()), m.old)
 		if err != nil {
 			s.t.Fatal(err)
 		}
@@ -236,6 +237,28 @@ func (s *story) haunt(m *member) {
 	}
 }
 
+// number is that of the open log: a change may have made it a whole topic's.
+func (s *story) number() int32 {
+	s.t.Helper()
+	var n int32
+	if err := s.Owner.QueryRow(s.t.Context(), "SELECT coalesce(partition, -1) FROM "+s.Relation("logs")+" WHERE state = 'open'").Scan(&n); err != nil {
+		s.t.Fatal(err)
+	}
+	return n
+}
+
+// renew gives the topic another generation with all of its keys: in the same scope, or
+// widened. No member is told.
+func (s *story) renew() {
+	scope := stream.ScopeTopic
+	if s.number() == 0 && s.rng.IntN(2) == 0 {
+		scope = stream.ScopePartition
+	}
+	if _, err := s.changeOn(s.conn, scope, 1, true); err != nil {
+		s.t.Errorf("change: %v", err)
+	}
+}
+
 func (s *story) position(lane int) int {
 	s.t.Helper()
 	var n int
@@ -250,7 +273,7 @@ func (s *story) position(lane int) int {
 func (s *story) doubt(m *member) {
 	s.t.Helper()
 	m.prepared = nil
-	if err := s.catchUp(m.v, s.scope); errors.Is(err, ErrDropView) {
+	if err := s.catchUp(m.v, s.number()); errors.Is(err, ErrDropView) {
 		s.drop(m)
 	} else if err != nil {
 		s.t.Error(err)
@@ -348,6 +371,9 @@ func (s *story) commit(m *member) {
 		m.pos = s.position(m.lane)
 	case pgtx.Code(err) == pgtx.CodeLogMoved:
 		s.done["log moved"]++
+		s.doubt(m)
+	case pgtx.Code(err) == pgtx.CodeLogClosed:
+		s.done["log closed"]++
 		s.doubt(m)
 	case errors.Is(err, ErrDropView):
 		s.done["held, and not proven"]++
@@ -554,7 +580,7 @@ func (s *story) keep() {
 // checks compares a member that is up to date with the map of what is applied.
 func (s *story) checks(m *member) {
 	v := s.view(m)
-	if err := s.catchUp(v, s.scope); errors.Is(err, ErrDropView) {
+	if err := s.catchUp(v, s.number()); errors.Is(err, ErrDropView) {
 		s.drop(m)
 		v = s.view(m)
 	} else if err != nil {
@@ -611,7 +637,7 @@ func (s *story) applied() map[int]bool {
 // finish ends a history: everything is applied, all that is not needed goes, and
 // whoever looks finds the same.
 func (s *story) finish() {
-	v := s.load(s.scope)
+	v := s.load(s.number())
 	s.store.sizes.alone = 0
 	s.seal(v)
 	if err := s.expiring(s.conn, v); err != nil {
@@ -620,7 +646,7 @@ func (s *story) finish() {
 	want := s.remembered()
 	s.tidy(v)
 	s.knows(v, universe, want)
-	s.knows(s.load(s.scope), universe, want)
+	s.knows(s.load(s.number()), universe, want)
 	for _, m := range s.members {
 		if m.v != nil {
 			s.checks(m)

@@ -137,7 +137,8 @@ func (s *Store) offerGate(ctx context.Context, conn *pgx.Conn, set pgtx.Settings
 func (s *Store) setGateImage(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, log int64, g *gateImage) error {
 	return pgtx.Once(ctx, conn, set, pgtx.Statement{
 		Step: pgtx.StepWrite,
-		SQL: s.sql(`INSERT INTO @schema@.gates (log, id, segments, keys, capacity, digest) VALUES ($1, $2, $3, $4, $5, $6)
+		SQL: s.sql(`INSERT INTO @schema@.gates (log, id, segments, keys, capacity, digest)
+			SELECT l.id, $2, $3, $4, $5, $6 FROM @schema@.logs l WHERE l.id = $1 AND l.state = 'open'
 			ON CONFLICT (log) DO UPDATE SET id = excluded.id, segments = excluded.segments, keys = excluded.keys,
 				capacity = excluded.capacity, digest = excluded.digest, created_at = now()`),
 		Params: []pgtx.Param{

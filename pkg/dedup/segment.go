@@ -65,8 +65,8 @@ type builder struct {
 	last  slot
 }
 
-// ErrBusy says that somebody else has just begun a segment of this log: nothing was
-// done, come back later. It saves members that tend one log from doing everything
+// ErrBusy says that somebody else has just begun a segment of this log, or that it is
+// not open any more, as its next commit will tell: nothing was done, come back later. It saves members that tend one log from doing everything
 // twice; nothing rests on it.
 var ErrBusy = errors.New("somebody else is building a segment of this log")
 
@@ -81,7 +81,8 @@ func (s *Store) register(ctx context.Context, conn *pgx.Conn, set pgtx.Settings,
 	err = pgtx.Once(ctx, conn, set, pgtx.Statement{
 		Step: pgtx.StepWrite,
 		SQL: s.sql(`INSERT INTO @schema@.segments (id, log, state, tier, keys, blocks, first_run, last_run)
-			SELECT $1, $2, 'building', $3, $4, 0, $5, $6 WHERE NOT EXISTS (SELECT FROM @schema@.segments
+			SELECT $1, l.id, 'building', $3, $4, 0, $5, $6 FROM @schema@.logs l
+			WHERE l.id = $2 AND l.state = 'open' AND NOT EXISTS (SELECT FROM @schema@.segments
 				WHERE log = $2 AND state = 'building' AND created_at > now() - $7 * interval '1 ms')
 			RETURNING true`),
 		Params: []pgtx.Param{
