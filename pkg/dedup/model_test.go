@@ -529,6 +529,10 @@ func (s *story) build(m *member) {
 	if errors.Is(err, ErrBusy) {
 		return
 	}
+	if errors.Is(err, ErrDropView) {
+		s.doubt(m)
+		return
+	}
 	if err != nil {
 		s.t.Error(err)
 		return

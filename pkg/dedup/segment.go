@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -65,8 +66,8 @@ type builder struct {
 	last  slot
 }
 
-// ErrBusy says that somebody else has just begun a segment of this log, or that it is
-// not open any more, as its next commit will tell: nothing was done, come back later. It saves members that tend one log from doing everything
+// ErrBusy says that somebody else has just begun a segment of this log: nothing was
+// done, come back later. It saves members that tend one log from doing everything
 // twice; nothing rests on it.
 var ErrBusy = errors.New("somebody else is building a segment of this log")
 
@@ -77,23 +78,26 @@ func (s *Store) register(ctx context.Context, conn *pgx.Conn, set pgtx.Settings,
 	if seg.ID, err = s.segmentID(ctx, conn, set, seg.Tier, expected, v.live()); err != nil {
 		return nil, err
 	}
-	alone := false
+	open, alone := false, false
 	err = pgtx.Once(ctx, conn, set, pgtx.Statement{
 		Step: pgtx.StepWrite,
-		SQL: s.sql(`INSERT INTO @schema@.segments (id, log, state, tier, keys, blocks, first_run, last_run)
-			SELECT $1, l.id, 'building', $3, $4, 0, $5, $6 FROM @schema@.logs l
-			WHERE l.id = $2 AND l.state = 'open' AND NOT EXISTS (SELECT FROM @schema@.segments
-				WHERE log = $2 AND state = 'building' AND created_at > now() - $7 * interval '1 ms')
-			RETURNING true`),
+		SQL: s.sql(`WITH l AS (SELECT id FROM @schema@.logs WHERE id = $2 AND state = 'open'),
+			made AS (INSERT INTO @schema@.segments (id, log, state, tier, keys, blocks, first_run, last_run)
+				SELECT $1, l.id, 'building', $3, $4, 0, $5, $6 FROM l WHERE NOT EXISTS (SELECT FROM @schema@.segments
+					WHERE log = $2 AND state = 'building' AND created_at > now() - $7 * interval '1 ms')
+				RETURNING 1)
+			SELECT EXISTS (SELECT FROM l), EXISTS (SELECT FROM made)`),
 		Params: []pgtx.Param{
 			pgtx.UUID(seg.ID), pgtx.Int8(v.Log), pgtx.Int4(int32(seg.Tier)), pgtx.Int8(expected), pgtx.Int8(seg.First), pgtx.Int8(seg.Last),
 			pgtx.Int8(s.sizes.alone.Milliseconds()),
 		},
-		Row: func(r pgtx.Row) error { return r.Scan(&alone) },
+		Row: func(r pgtx.Row) error { return r.Scan(&open, &alone) },
 	})
 	switch {
 	case err != nil: // perhaps it is there all the same
 		return nil, errors.Join(err, s.discard(ctx, conn, set, seg))
+	case !open:
+		return nil, fmt.Errorf("%w: log %d is not open", ErrDropView, v.Log)
 	case !alone:
 		return nil, ErrBusy
 	}
