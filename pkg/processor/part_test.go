@@ -55,7 +55,7 @@ func TestAPartingQueueEnds(t *testing.T) {
 				l.open(q.claim)
 				l.again(p, 0)
 			},
-			"too late": func(*list, *queue) { time.Sleep(time.Minute) },
+			"too late": func(*list, *queue) { <-time.After(time.Minute) },
 		} {
 			l := newList(10, 1<<20, 1<<30)
 			q := running(l, 1)
