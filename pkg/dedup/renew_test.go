@@ -47,6 +47,9 @@ func TestRenew(t *testing.T) {
 	if r = renewal(); r.Digests() != 2 || !r.Gate {
 		t.Fatalf("%+v", r)
 	}
+	// A member loads the log and, as far as anybody knows, believes images for these digests.
+	member := w.load(0)
+	w.rebuild(member)
 	// The log moves on between the plan and its execution: digests stay right.
 	w.seal(v)
 	before = manifest()
@@ -57,7 +60,7 @@ func TestRenew(t *testing.T) {
 	if err := w.catchUp(v, 0); !errors.Is(err, ErrDropView) {
 		t.Errorf("the view stays: %v", err)
 	}
-	again, err := w.store.Load(t.Context(), w.conn, patient, w.id, w.part(0), v)
+	again, err := w.store.Load(t.Context(), w.conn, patient, w.id, w.part(0), member)
 	if err != nil {
 		t.Fatal(err)
 	}
