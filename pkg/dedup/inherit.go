@@ -3,6 +3,7 @@ package dedup
 import (
 	"bytes"
 	"context"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 
@@ -66,10 +67,8 @@ func (v *View) inherit(old *View, ancestor bool) {
 	for _, seg := range old.segments {
 		had[seg.ID] = seg
 	}
-	for _, seg := range v.segments {
-		if before := had[seg.ID]; before != nil && !bytes.Equal(before.Digest, seg.Digest) {
-			return // Renew: a filter may have been believed for a digest that was wrong, also in the gate
-		}
+	if renewed(had, v.segments) {
+		return
 	}
 	gate := old.gate
 	whole := gate != nil && era(v.manifest) == era(old.manifest)
@@ -162,4 +161,13 @@ func (v *View) bequeath(r *rebuilding) {
 	} else {
 		h.base = r.gate
 	}
+}
+
+// renewed reports whether a segment's digest is another than it was: a filter may
+// have been believed for one that was wrong, also in the gate.
+func renewed(had map[stream.UUID]*Segment, segments []*Segment) bool {
+	return slices.ContainsFunc(segments, func(seg *Segment) bool {
+		before := had[seg.ID]
+		return before != nil && !bytes.Equal(before.Digest, seg.Digest)
+	})
 }

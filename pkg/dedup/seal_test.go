@@ -282,8 +282,12 @@ func TestBusy(t *testing.T) {
 	if err := w.store.discard(t.Context(), w.conn, patient, seg); err != nil {
 		t.Fatal(err)
 	}
-	build()
+	seg = build()
 	busy("and once more", ErrBusy)
+	w.Exec(t, "UPDATE "+w.Relation("segments")+" SET created_at = now() + interval '61 minutes' WHERE id = $1", seg.ID)
+	if _, err := w.store.register(t.Context(), w.conn, patient, o, &Segment{First: 1, Last: 1}, 2); err != nil {
+		t.Errorf("by a clock that was ahead: %v", err)
+	}
 	w.Exec(t, "UPDATE "+w.Relation("segments")+" SET created_at = now() - interval '61 minutes' WHERE state = 'building'")
 	busy("it died long ago", nil)
 }

@@ -72,7 +72,9 @@ type builder struct {
 var ErrBusy = errors.New("somebody else is building a segment of this log")
 
 // register writes a segment's row. Its id is random: another attempt, or another
-// member's, is another segment.
+// member's, is another segment. One that is said to begin in the future is by a clock
+// that was ahead, as of a server before a failover: it would stand in the way, and
+// views would grow, for as long as it was.
 func (s *Store) register(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, v *View, seg *Segment, expected int64) (*builder, error) {
 	var err error
 	if seg.ID, err = s.segmentID(ctx, conn, set, seg.Tier, expected, v.live()); err != nil {
@@ -84,7 +86,7 @@ func (s *Store) register(ctx context.Context, conn *pgx.Conn, set pgtx.Settings,
 		SQL: s.sql(`WITH l AS (SELECT id FROM @schema@.logs WHERE id = $2 AND state = 'open'),
 			made AS (INSERT INTO @schema@.segments (id, log, state, tier, keys, blocks, first_run, last_run)
 				SELECT $1, l.id, 'building', $3, $4, 0, $5, $6 FROM l WHERE NOT EXISTS (SELECT FROM @schema@.segments
-					WHERE log = $2 AND state = 'building' AND created_at > now() - $7 * interval '1 ms')
+					WHERE log = $2 AND state = 'building' AND created_at BETWEEN now() - $7 * interval '1 ms' AND now() + $7 * interval '1 ms')
 				RETURNING 1)
 			SELECT EXISTS (SELECT FROM l), EXISTS (SELECT FROM made)`),
 		Params: []pgtx.Param{

@@ -26,7 +26,8 @@ type scope struct {
 
 	tending bool   // its view is worked on in the background, or waits for it
 	tired   bool   // that failed: it is not worked on for a while
-	untend  func() // ends that work when the view goes
+	untend  func() // ends that work when the view goes, but for a filter on its way
+	end     func() // ends all of it
 
 	// The committer's while a part is in flight, the loader's while it is loading,
 	// the list's otherwise.
@@ -78,8 +79,8 @@ func (l *list) leave(s *scope) {
 	delete(l.scopes, s.name)
 	l.load = slices.DeleteFunc(l.load, func(x *scope) bool { return x == s })
 	l.tend = slices.DeleteFunc(l.tend, func(x *scope) bool { return x == s })
-	if s.untend != nil {
-		s.untend()
+	if s.end != nil {
+		s.end()
 	}
 	if !s.lent { // or else the next scope of this name would have it too
 		l.keep(s)

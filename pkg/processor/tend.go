@@ -34,25 +34,25 @@ type tending struct {
 	view  *dedup.View // nil when it is being loaded again
 }
 
-// takeTend waits for a view to be worked on; false when closed. The context ends
-// when the view goes.
-func (l *list) takeTend(ctx context.Context) (tending, context.Context, bool) {
+// takeTend waits for a view to be worked on; false when closed. life ends when the
+// scope goes, and work also when another view takes this one's place.
+func (l *list) takeTend(ctx context.Context) (t tending, life, work context.Context, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for len(l.tend) == 0 && !l.closed {
 		l.cond.Wait()
 	}
 	if l.closed {
-		return tending{}, ctx, false
+		return tending{}, ctx, ctx, false
 	}
 	s := l.tend[0]
 	l.tend = l.tend[1:]
-	life, end := context.WithCancel(ctx)
-	s.untend = end
+	life, s.end = context.WithCancel(ctx)
+	work, s.untend = context.WithCancel(life)
 	if s.loading {
-		return tending{s, nil}, life, true
+		return tending{s, nil}, life, work, true
 	}
-	return tending{s, s.view}, life, true
+	return tending{s, s.view}, life, work, true
 }
 
 // tended ends the work on a view; again puts it back on the list after a wait, and
@@ -61,15 +61,15 @@ func (l *list) tended(t tending, again time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s := t.scope
-	s.untend()
-	s.untend, s.tending = nil, false
+	s.end()
+	s.untend, s.end, s.tending = nil, nil, false
 	if s.loading { // it is tended when it is loaded
 		return
 	}
 	s.cold = s.cold && s.view.Stats().Ready < 1
 	l.cond.Broadcast()
 	switch {
-	case s.view != t.view: // loaded again meanwhile: this one was not tended
+	case s.view != t.view, s.cold && again == 0: // loaded again or cut short: not tended yet
 		l.tendTo(s)
 	case again > 0:
 		s.tired = true
@@ -86,31 +86,37 @@ func (l *list) tended(t tending, again time.Duration) {
 // those that have none, sealing, merging, cleaning up. None of it needs the claim.
 func (p *Processor) tend(ctx context.Context) error {
 	for {
-		t, life, ok := p.list.takeTend(ctx)
+		t, life, work, ok := p.list.takeTend(ctx)
 		if !ok {
 			return nil
 		}
 		var again time.Duration
 		if t.view != nil {
-			again = p.tendView(life, t)
+			again = p.tendView(life, work, t)
 		}
 		p.list.tended(t, again)
 	}
 }
 
-// tendView does what one view needs, and says when to come back.
-func (p *Processor) tendView(ctx context.Context, t tending) (again time.Duration) {
-	err := p.withConn(ctx, p.background, func(conn *pgxpool.Conn) error {
+// tendView does what one view needs, and says when to come back. A filter is made to
+// its end even if the view is loaded again meanwhile, which takes it over: where other
+// members seal often, no rebuild would ever be done otherwise. Everything else would
+// make the new view one of other segments.
+func (p *Processor) tendView(life, work context.Context, t tending) (again time.Duration) {
+	err := p.withConn(life, p.background, func(conn *pgxpool.Conn) error {
 		k := keeper{p, t.scope, t.view, conn}
-		for _, step := range []func(context.Context) error{k.filter, k.seal, k.expire, k.merge, k.clean, k.prune, k.whole, k.offer} {
-			if err := step(ctx); err != nil {
+		if err := k.filter(life); err != nil {
+			return err
+		}
+		for _, step := range []func(context.Context) error{k.seal, k.expire, k.merge, k.clean, k.prune, k.whole, k.offer} {
+			if err := step(work); err != nil {
 				return err
 			}
 		}
 		return nil
 	})
 	switch {
-	case err == nil, ctx.Err() != nil:
+	case err == nil, work.Err() != nil:
 		return 0
 	case errors.Is(err, dedup.ErrBusy): // another member is at it
 		return busyWait

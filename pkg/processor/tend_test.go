@@ -14,7 +14,7 @@ func tendingOf(t *testing.T, l *list, owner byte) (tending, func() bool) {
 	t.Helper()
 	l.memory = 1
 	running(l, owner)
-	work, life, ok := l.takeTend(t.Context())
+	work, _, life, ok := l.takeTend(t.Context())
 	if !ok {
 		t.Fatal("nothing to tend")
 	}
@@ -150,4 +150,26 @@ func TestAViewIsKeptForAWhile(t *testing.T) {
 			t.Error("not kept behind the batch")
 		}
 	})
+}
+
+// A filter on its way outlives the view it was begun for, which is loaded again when
+// other members seal; it ends with the scope.
+func TestAFilterOutlivesItsView(t *testing.T) {
+	t.Parallel()
+	l := newList(10, 1<<20, 1<<30)
+	l.memory = 1
+	running(l, 1)
+	w, life, work, _ := l.takeTend(t.Context())
+	l.offer(nameOf(1), recordsOf(0, 3))
+	p := l.take().parts[0]
+	l.dropView(p.q.scope)
+	l.back(p)
+	if life.Err() != nil || work.Err() == nil {
+		t.Errorf("loaded again: the filter %v, everything else %v", life.Err(), work.Err())
+	}
+	l.drop(stream.UUID{1})
+	if life.Err() == nil {
+		t.Error("the filter outlives the scope")
+	}
+	l.tended(w, 0)
 }
