@@ -26,18 +26,16 @@ type list struct {
 
 	freed chan struct{} // bytes were freed
 
-	mu      sync.Mutex // guards what follows, the queues and the scopes
-	cond    *sync.Cond // something can be taken, loaded or tended, or the list closed
-	byName  map[rebalance.Name]*queue
-	scopes  map[stream.Partition]*scope
-	ready   []*queue
-	load    []*scope
-	tend    []*scope // views to be sealed, merged or given a filter
-	kept    map[stream.Partition]kept
-	parting []*queue // of partitions that the group took away; none is in byName
-	bytes   int64
-	paused  bool // nothing is taken
-	closed  bool
+	mu     sync.Mutex // guards what follows, the queues and the scopes
+	cond   *sync.Cond // something can be taken, loaded or tended, or the list closed
+	byName map[rebalance.Name]*queue
+	scopes map[stream.Partition]*scope
+	ready  []*queue
+	load   []*scope
+	tend   []*scope // views to be sealed, merged or given a filter
+	kept   map[stream.Partition]kept
+	bytes  int64
+	closed bool
 }
 
 func newList(records int, size, bound int64) *list {
@@ -57,11 +55,6 @@ func (l *list) open(c stream.Claim) {
 	n := rebalance.Name{Topic: c.TopicName, Number: c.Partition.Number}
 	if old := l.byName[n]; old != nil {
 		l.discard(old)
-	}
-	for _, old := range slices.Clone(l.parting) {
-		if old.name == n { // our own takeover has ended its claim
-			l.discard(old)
-		}
 	}
 	l.byName[n] = &queue{name: n, claim: c, scope: l.join(c)}
 }
@@ -84,7 +77,6 @@ func (l *list) discard(q *queue) {
 		return
 	}
 	q.gone = true
-	l.forget(q)
 	if l.byName[q.name] == q {
 		delete(l.byName, q.name)
 	}
@@ -130,8 +122,6 @@ func (l *list) offer(n rebalance.Name, recs []*kgo.Record) (pause bool) {
 // settle makes q ready if it has records, at once or when its batch has lingered.
 func (l *list) settle(q *queue) {
 	switch {
-	case len(q.recs) == 0 && q.parting:
-		l.discard(q)
 	case len(q.recs) == 0:
 		q.phase, q.calm = idle, time.Now()
 	case l.linger == 0, q.full, q.bytes >= l.size, q.waiting() >= l.records:
@@ -174,7 +164,7 @@ func (l *list) take() *work {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	w := &work{}
-	for (l.paused || !slices.ContainsFunc(l.ready, func(q *queue) bool { return l.may(q, w) })) && !l.closed {
+	for !slices.ContainsFunc(l.ready, func(q *queue) bool { return l.may(q, w) }) && !l.closed {
 		l.cond.Wait()
 	}
 	if l.closed {
@@ -199,7 +189,7 @@ func (l *list) take() *work {
 		w.add(&part{q: q, recs: recs, bytes: bytes})
 		records -= n
 		size -= bytes
-		if q.single() || s.cold {
+		if q.alone || s.cold {
 			break
 		}
 	}
@@ -215,7 +205,7 @@ func (l *list) may(q *queue, w *work) bool {
 		return false
 	case first:
 		return !s.cold || l.roomForCold()
-	case q.single(), s.cold:
+	case q.alone, s.cold:
 		return false
 	case s.shared(), w.logs[0].scope.shared():
 		return w.has(s)
@@ -248,7 +238,7 @@ func (l *list) committed(p *part) (resume bool) {
 		return false
 	}
 	l.settle(q)
-	if q.full && q.bytes < l.bound/8 && !q.parting {
+	if q.full && q.bytes < l.bound/8 {
 		q.full = false
 		return true
 	}
@@ -279,7 +269,7 @@ func (l *list) back(p *part) {
 }
 
 // again returns a part that was not committed: it is ready after a wait, and runs
-// alone until it succeeded once. One whose queue is parting is left to the next owner.
+// alone until it succeeded once.
 func (l *list) again(p *part, wait time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -288,10 +278,6 @@ func (l *list) again(p *part, wait time.Duration) {
 		return
 	}
 	q.recs = append(p.recs, q.recs...)
-	if q.parting {
-		l.discard(q)
-		return
-	}
 	q.alone = true
 	if wait <= 0 {
 		l.makeReady(q)

@@ -18,7 +18,6 @@ import (
 const (
 	attempt  = 2 * time.Second        // one takeover statement
 	pace     = 25 * time.Millisecond  // between attempts on a locked row; nothing tells when it is free
-	inLine   = 200 * time.Millisecond // wait for one locked row; others wait meanwhile
 	slowPace = 500 * time.Millisecond // once the grace is over, and when the database does not answer
 )
 
@@ -208,7 +207,7 @@ func (g *Group) locked(ctx context.Context, h *Held) {
 	waited, claim := time.Since(h.Since), h.Claim
 	g.mu.Unlock()
 	if waited < g.cfg.Grace {
-		g.standInLine(ctx, h)
+		g.postpone(h, pace)
 		return
 	}
 	ended, others, err := g.endBlockers(ctx, h)
@@ -231,26 +230,6 @@ func (g *Group) locked(ctx context.Context, h *Held) {
 	g.postpone(h, pace)
 	if len(ended) == 0 {
 		g.postpone(h, slowPace)
-	}
-}
-
-// standInLine waits for the row a moment: an owner from whom the group took the
-// partition away goes on committing, and between two of its transactions the row is
-// free for whoever waits for it, hardly ever for who looks now and then.
-func (g *Group) standInLine(ctx context.Context, h *Held) {
-	g.postpone(h, pace)
-	ctx, cancel := context.WithTimeout(ctx, attempt)
-	defer cancel()
-	conn, err := g.cfg.Control.Acquire(ctx)
-	if err != nil {
-		return // the next attempt says so
-	}
-	defer conn.Release()
-	takings, _ := g.takings([]*Held{h})
-	set := pgtx.Settings{Lock: inLine, Statement: attempt, Idle: attempt}
-	answers, err := g.cfg.Offsets.Takeover(ctx, conn.Conn(), set, g.cfg.ID, g.cfg.Holder, takings, true)
-	if err == nil && answers[0].Outcome == offsets.Taken {
-		g.arm(ctx, h, answers[0].Claim)
 	}
 }
 
