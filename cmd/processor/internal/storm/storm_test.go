@@ -56,7 +56,7 @@ func TestSmoke(t *testing.T) {
 	cmd.SetErr(&stderr)
 	cmd.SetArgs([]string{
 		"--dsn", dsn, "--brokers", broker, "--members", "2", "--partitions", "4", "--calm", "1s", "--storm", "4s", "--rate", "60",
-		"--restarts", "1", "--kills", "1", "--session", "1s", "--heartbeat", "250ms", "--batch", "500", "--ahead", "20000", "--naive-rate", "500", "--seed", "3", "--svg", svg, "-o", "json",
+		"--restarts", "1", "--kills", "1", "--session", "1s", "--heartbeat", "250ms", "--batch", "50", "--ahead", "2000", "--naive-rate", "500", "--seed", "3", "--svg", svg, "-o", "json",
 	})
 	if err := cmd.ExecuteContext(t.Context()); err != nil {
 		t.Fatalf("%v\n%s", err, stderr.String())
