@@ -42,7 +42,10 @@ func (h *history) build(ctx context.Context, l *ledger) error {
 		if err := l.sealNow(ctx); err != nil {
 			return err
 		}
-		if part.duty.rebuild {
+		if part.duty.rebuild { // by another owner: a gate that is good is not made anew
+			if err := l.takeOver(ctx); err != nil {
+				return err
+			}
 			if err := l.rebuild(ctx); err != nil {
 				return err
 			}
