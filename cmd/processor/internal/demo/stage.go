@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
@@ -169,11 +168,11 @@ func (s *stage) cast(ctx context.Context) error {
 			args = append([]string{childVerb}, args...)
 		}
 		s.ours.specs = append(s.ours.specs, embedded.Spec{
-			Name: fmt.Sprintf("%s %d", s.ours.name, i+1), Path: s.opt.Binary, Args: args, Env: plainEnv(),
+			Name: fmt.Sprintf("%s %d", s.ours.name, i+1), Path: s.opt.Binary, Args: args, Env: embedded.PlainEnv(),
 			Log: filepath.Join(s.dir, fmt.Sprintf("member-%d.log", i+1)), Orphaned: syscall.SIGKILL,
 		})
 		s.naive.specs = append(s.naive.specs, embedded.Spec{
-			Name: fmt.Sprintf("%s %d", s.naive.name, i+1), Path: s.opt.Binary, Args: []string{naive.Verb}, Env: plainEnv(),
+			Name: fmt.Sprintf("%s %d", s.naive.name, i+1), Path: s.opt.Binary, Args: []string{naive.Verb}, Env: embedded.PlainEnv(),
 			Log: filepath.Join(s.dir, fmt.Sprintf("naive-%d.log", i+1)), Orphaned: syscall.SIGKILL,
 			Orders: naive.Orders{
 				Brokers: []string{s.kafka.Address}, DSN: s.pg.DSN("", ""), Topic: topic, Group: naiveGroup,
@@ -182,18 +181,6 @@ func (s *stage) cast(ctx context.Context) error {
 		})
 	}
 	return nil
-}
-
-// plainEnv is our environment without settings of a pipeline or of Postgres'
-// clients, which would be stronger than the configuration.
-func plainEnv() []string {
-	env := []string{}
-	for _, kv := range os.Environ() {
-		if !strings.HasPrefix(kv, "EFFECTONCE_") && !strings.HasPrefix(kv, "PG") {
-			env = append(env, kv)
-		}
-	}
-	return env
 }
 
 // healthy fails if a server ended by itself.

@@ -189,3 +189,15 @@ func Tail(path string) string {
 	}
 	return "\nlast lines of " + path + ":\n  " + strings.Join(all, "\n  ")
 }
+
+// PlainEnv is our environment without settings of a pipeline or of Postgres'
+// clients, which would be stronger than the configuration.
+func PlainEnv() []string {
+	env := []string{}
+	for _, kv := range os.Environ() {
+		if !strings.HasPrefix(kv, "EFFECTONCE_") && !strings.HasPrefix(kv, "PG") {
+			env = append(env, kv)
+		}
+	}
+	return env
+}

@@ -5,12 +5,10 @@ import (
 	"fmt"
 	"io"
 
-	"github.com/rs/zerolog"
 	"github.com/spf13/cobra"
 
 	"effectonce/cmd/processor/internal/cli"
 	"effectonce/cmd/processor/internal/exit"
-	"effectonce/cmd/processor/internal/run"
 	"effectonce/pkg/processor"
 )
 
@@ -37,13 +35,9 @@ why. Exit codes: 0 shown or done, 2 no --reason, 69 Kafka or the database is dow
 		if err != nil {
 			return err
 		}
-		loaded, err := s.Load(cmd, args)
+		cfg, err := configured(s, cmd, args)
 		if err != nil {
 			return err
-		}
-		cfg, err := run.Pipeline(loaded.Config, zerolog.Nop())
-		if err != nil {
-			return exit.With(exit.Config, err)
 		}
 		a, err := processor.Adopt(cmd.Context(), cfg, apply, reason)
 		switch {

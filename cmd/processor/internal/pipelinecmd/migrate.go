@@ -51,13 +51,9 @@ somebody else was quicker, 69 Kafka or the database is down.`,
 		if err != nil {
 			return err
 		}
-		loaded, err := s.Load(cmd, args)
+		cfg, err := configured(s, cmd, args)
 		if err != nil {
 			return err
-		}
-		cfg, err := run.Pipeline(loaded.Config, zerolog.Nop())
-		if err != nil {
-			return exit.With(exit.Config, err)
 		}
 		plan, err := processor.Migrate(cmd.Context(), cfg, m)
 		if plan.Pipeline == "" { // it was not even made
@@ -70,6 +66,19 @@ somebody else was quicker, 69 Kafka or the database is down.`,
 		return errors.Join(r.write(cmd.OutOrStdout()), failure(err))
 	}
 	return cmd
+}
+
+// configured is the pipeline that the command line names.
+func configured(s *cli.Settings, cmd *cobra.Command, args []string) (processor.Config, error) {
+	loaded, err := s.Load(cmd, args)
+	if err != nil {
+		return processor.Config{}, err
+	}
+	cfg, err := run.Pipeline(loaded.Config, zerolog.Nop())
+	if err != nil {
+		return processor.Config{}, exit.With(exit.Config, err)
+	}
+	return cfg, nil
 }
 
 // failure gives an error its exit code and what to do next.

@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
-	"strings"
 	"syscall"
 	"time"
 
@@ -58,7 +56,7 @@ func (c *crew) start(ctx context.Context, s *slot) error {
 	s.ours, err = embedded.Start(embedded.Spec{
 		Name: fmt.Sprintf("member %d", s.number), Path: c.stage.binary,
 		Args: []string{"run", c.stage.file, "--set", fmt.Sprintf("admin.listen=127.0.0.1:%d", port)},
-		Env:  plainEnv(), Log: log, Orphaned: syscall.SIGKILL,
+		Env:  embedded.PlainEnv(), Log: log, Orphaned: syscall.SIGKILL,
 	})
 	if err != nil {
 		return err
@@ -73,7 +71,7 @@ func (c *crew) startNaive(s *slot) (err error) {
 		return nil
 	}
 	s.naive, err = embedded.Start(embedded.Spec{
-		Name: fmt.Sprintf("naive consumer %d", s.number), Path: o.binary, Args: []string{naive.Verb}, Env: plainEnv(),
+		Name: fmt.Sprintf("naive consumer %d", s.number), Path: o.binary, Args: []string{naive.Verb}, Env: embedded.PlainEnv(),
 		Log: filepath.Join(o.logs, fmt.Sprintf("naive-%d-%03d.log", s.number, c.starts)), Orphaned: syscall.SIGKILL,
 		Orders: naive.Orders{
 			Brokers: o.Brokers, DSN: o.DSN, Topic: o.naiveTopic(), Group: o.naiveTopic(), Protocol: o.protocol,
@@ -81,18 +79,6 @@ func (c *crew) startNaive(s *slot) (err error) {
 		},
 	})
 	return err
-}
-
-// plainEnv is our environment without settings of a pipeline or of Postgres'
-// clients, which would be stronger than the configuration.
-func plainEnv() []string {
-	env := []string{}
-	for _, kv := range os.Environ() {
-		if !strings.HasPrefix(kv, "EFFECTONCE_") && !strings.HasPrefix(kv, "PG") {
-			env = append(env, kv)
-		}
-	}
-	return env
 }
 
 // both are a place's processes.
