@@ -108,7 +108,7 @@ func (p *Processor) tendView(life, work context.Context, t tending) (again time.
 		if err := k.filter(life); err != nil {
 			return err
 		}
-		for _, step := range []func(context.Context) error{k.seal, k.expire, k.merge, k.clean, k.prune, k.whole, k.offer} {
+		for _, step := range []func(context.Context) error{k.seal, k.expire, k.merge, k.clean, k.whole, k.offer} {
 			if err := step(work); err != nil {
 				return err
 			}
@@ -203,13 +203,16 @@ func (k keeper) merge(ctx context.Context) error {
 }
 
 func (k keeper) clean(ctx context.Context) error {
-	return untilNone(func() (int64, error) { return k.p.log.Clean(ctx, k.conn.Conn(), k.p.settings, k.v.Log) })
+	return k.p.clean(ctx, k.conn.Conn(), k.v.Log)
 }
 
-func (k keeper) prune(ctx context.Context) error {
-	return untilNone(func() (int64, error) {
-		return k.p.log.Prune(ctx, k.conn.Conn(), k.p.settings, k.v.Log, k.p.cfg.AuditRetention)
-	})
+// clean removes what a log needs no more, and audit rows that are old enough.
+func (p *Processor) clean(ctx context.Context, conn *pgx.Conn, log int64) error {
+	err := untilNone(func() (int64, error) { return p.log.Clean(ctx, conn, p.settings, log) })
+	if err != nil {
+		return err
+	}
+	return untilNone(func() (int64, error) { return p.log.Prune(ctx, conn, p.settings, log, p.cfg.AuditRetention) })
 }
 
 // untilNone repeats a step that removes some rows until none is left.
@@ -254,10 +257,7 @@ func (p *Processor) sweepOnce(ctx context.Context, conn *pgx.Conn) error {
 	closed, err := p.log.Closed(ctx, conn, p.settings, p.pipeline.ID)
 	for _, log := range closed {
 		if err == nil {
-			err = untilNone(func() (int64, error) { return p.log.Clean(ctx, conn, p.settings, log) })
-		}
-		if err == nil {
-			err = untilNone(func() (int64, error) { return p.log.Prune(ctx, conn, p.settings, log, p.cfg.AuditRetention) })
+			err = p.clean(ctx, conn, log)
 		}
 	}
 	return err
