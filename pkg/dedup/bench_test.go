@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"effectonce/internal/pgtx"
+	"effectonce/pkg/stream"
 )
 
 // history is a log with segments of random keys.
@@ -40,7 +41,7 @@ func (h *history) learn(rng *rand.Rand, keys int) []slot {
 		for j := order[i]; j < keys; j += keys / 10_000 {
 			run = all[j].append(run)
 		}
-		r := Run{View: h.v, ID: newID(), Fingerprints: run}
+		r := Run{View: h.v, ID: stream.NewUUID(), Fingerprints: run}
 		if err := h.append(h.t.Context(), h.conn, r); err != nil {
 			h.t.Fatal(err)
 		}

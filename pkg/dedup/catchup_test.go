@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"golang.org/x/sync/errgroup"
+
+	"effectonce/pkg/stream"
 )
 
 // A view is not dropped because its own seal came true between the reading of the
@@ -27,7 +29,7 @@ func TestCatchUpWhileTheViewIsSealed(t *testing.T) {
 		return nil
 	})
 	for n := 0; n < 300 && !t.Failed(); n++ {
-		r := Run{View: v, ID: newID(), Fingerprints: fps(n)}
+		r := Run{View: v, ID: stream.NewUUID(), Fingerprints: fps(n)}
 		if err := w.append(ctx, w.conn, r); err != nil {
 			t.Error(err)
 		}

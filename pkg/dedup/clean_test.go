@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"effectonce/internal/pgtx"
+	"effectonce/pkg/stream"
 )
 
 // Unbounded deletes from several nodes once locked each other and timed out, at tens
@@ -29,7 +30,7 @@ func (w *world) litter(log int64, runs, blocks int) {
 		SELECT $1, n, gen_random_uuid(), '{}', now() - interval '8 days' FROM generate_series(1, $2) n`, log, runs)
 	w.Exec(w.t, "UPDATE "+w.Relation("logs")+" SET head = $2, sealed = $2 WHERE id = $1", log, runs)
 	for n, state := range []string{"live", "live", "live", "live", "dead", "dead", ""} {
-		id := newID()
+		id := stream.NewUUID()
 		if n%2 == 0 {
 			id = idOn(byte(n))
 		}
@@ -103,7 +104,7 @@ func TestCleanUpWaitsForNobody(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := tx.Run(t.Context(), w.store.Append(xact, []Run{{View: v, ID: newID(), Fingerprints: fps(1, 2, 3)}})); err != nil {
+	if err := tx.Run(t.Context(), w.store.Append(xact, []Run{{View: v, ID: stream.NewUUID(), Fingerprints: fps(1, 2, 3)}})); err != nil {
 		t.Fatal(err)
 	}
 	at := patient

@@ -17,14 +17,11 @@ import (
 // never merged, so that expired ones can be dropped whole; nil is one window for
 // all. Errors are those of Seal.
 func (s *Store) Compact(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, v *View, window func(Segment) int64) (int, error) {
-	done, err := v.background(ctx)
+	done, err := s.turn(ctx, conn, set, v)
 	if err != nil {
 		return 0, err
 	}
 	defer done()
-	if err := s.settle(ctx, conn, set, v); err != nil {
-		return 0, err
-	}
 	if window != nil {
 		if err := s.times(ctx, conn, set, v); err != nil {
 			return 0, err

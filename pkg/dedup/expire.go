@@ -29,14 +29,11 @@ type expiry struct {
 // Expired keys are unknown from then on: a record that brings one again is applied
 // again. Errors are those of Seal.
 func (s *Store) Expire(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, v *View, retention time.Duration, ends map[int32]int64) (int64, error) {
-	done, err := v.background(ctx)
+	done, err := s.turn(ctx, conn, set, v)
 	if err != nil {
 		return 0, err
 	}
 	defer done()
-	if err := s.settle(ctx, conn, set, v); err != nil {
-		return 0, err
-	}
 	if err := s.times(ctx, conn, set, v); err != nil {
 		return 0, err
 	}

@@ -351,7 +351,7 @@ func (s *story) commit(m *member) {
 		conn, _ = s.cut(int64(1+s.rng.IntN(2)), s.rng.IntN(2) == 0)
 	}
 	pid := conn.PgConn().PID()
-	r := Run{View: m.v, ID: newID(), Fingerprints: b.run, Newest: s.sent(b)}
+	r := Run{View: m.v, ID: stream.NewUUID(), Fingerprints: b.run, Newest: s.sent(b)}
 	err := s.transaction(conn, m, b, r, hold)
 	if conn != s.conn {
 		s.gone(pid)

@@ -162,5 +162,5 @@ func (v *View) image(gate *Filter) (*gateImage, []byte, error) {
 	}
 	image, err := gate.MarshalBinary()
 	digest := Digest(image)
-	return &gateImage{id: newID(), segments: map[stream.UUID]bool{}, keys: gate.n, capacity: gate.capacity, digest: digest[:]}, image, err
+	return &gateImage{id: stream.NewUUID(), segments: map[stream.UUID]bool{}, keys: gate.n, capacity: gate.capacity, digest: digest[:]}, image, err
 }

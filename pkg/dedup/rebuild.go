@@ -31,14 +31,11 @@ import (
 // goes on, as long as the segments it reads are live, and what it made is the new
 // view's.
 func (s *Store) Rebuild(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, v *View, progress func(done, total int64)) error {
-	done, err := v.background(ctx)
+	done, err := s.turn(ctx, conn, set, v)
 	if err != nil {
 		return err
 	}
 	defer done()
-	if err := s.settle(ctx, conn, set, v); err != nil {
-		return err
-	}
 	r := v.rebuild()
 	defer v.abandon(r)
 	if !r.needed() {

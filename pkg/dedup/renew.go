@@ -63,7 +63,7 @@ func (s *Store) Renew(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, r 
 		stmts = append(stmts, pgtx.Statement{
 			Step:   pgtx.StepLog,
 			SQL:    s.sql(`UPDATE @schema@.logs SET manifest = $2 WHERE id = $1`),
-			Params: []pgtx.Param{pgtx.Int8(r.Log), pgtx.UUID(newID())},
+			Params: []pgtx.Param{pgtx.Int8(r.Log), pgtx.UUID(stream.NewUUID())},
 		}, pgtx.Statement{
 			Step: pgtx.StepWrite,
 			SQL: s.sql(`UPDATE @schema@.segments s SET filter_digest = u.digest FROM unnest($1, $2) AS u (id, digest)

@@ -18,14 +18,11 @@ import (
 // next batch, which says whether to load it again. After any other error, ErrBusy
 // among them, call Seal again later: nothing has left the exact set.
 func (s *Store) Seal(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, v *View) (int64, error) {
-	done, err := v.background(ctx)
+	done, err := s.turn(ctx, conn, set, v)
 	if err != nil {
 		return 0, err
 	}
 	defer done()
-	if err := s.settle(ctx, conn, set, v); err != nil {
-		return 0, err
-	}
 	g := v.freeze()
 	if g == nil {
 		return 0, nil

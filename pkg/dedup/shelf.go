@@ -34,7 +34,7 @@ func shelfOf(id stream.UUID) (byte, bool) {
 
 // idOn draws a segment's id on a shelf.
 func idOn(shelf byte) stream.UUID {
-	id := newID()
+	id := stream.NewUUID()
 	copy(id[:], shelfMark)
 	id[3] = shelf
 	return id
@@ -45,13 +45,13 @@ func idOn(shelf byte) stream.UUID {
 // moment may share one.
 func (s *Store) segmentID(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, tier int, keys int64, live []*Segment) (stream.UUID, error) {
 	if 2*keys > s.sizes.segment {
-		return newID(), nil // it will hardly be merged again
+		return stream.NewUUID(), nil // it will hardly be merged again
 	}
 	if mates := mates(tier, keys, live, s.sizes); len(mates) > 0 {
 		if shelf, ok := shelfOf(mates[len(mates)-1].ID); ok {
 			return idOn(shelf), nil
 		}
-		return newID(), nil
+		return stream.NewUUID(), nil
 	}
 	names, from, to := make([]string, shelves), make([]stream.UUID, shelves), make([]stream.UUID, shelves)
 	for n := range byte(shelves) {
@@ -59,7 +59,7 @@ func (s *Store) segmentID(ctx context.Context, conn *pgx.Conn, set pgtx.Settings
 		copy(from[n][:], append([]byte(shelfMark), n))
 		copy(to[n][:], append([]byte(shelfMark), n+1))
 	}
-	id := newID()
+	id := stream.NewUUID()
 	return id, pgtx.Once(ctx, conn, set, pgtx.Statement{
 		Step: pgtx.StepWrite,
 		SQL: s.sql(`SELECT u.n - 1 FROM unnest($1, $2, $3) WITH ORDINALITY AS u (name, low, high, n)

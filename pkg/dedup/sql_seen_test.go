@@ -55,7 +55,7 @@ func (l *sqlLog) run(log int, fingerprints []byte) {
 // segment writes sorted fingerprints as a segment with blocks of size keys.
 func (l *sqlLog) segment(log int, state string, size int, fps []Fingerprint) {
 	l.t.Helper()
-	id := newID()
+	id := stream.NewUUID()
 	l.exec(`INSERT INTO @.segments (id, log, state, tier, keys, blocks, first_run, last_run) VALUES ($1, $2, $3, 0, $4, 1, 1, 1)`,
 		id, l.logs[log], state, len(fps))
 	var rows [][]any

@@ -2,7 +2,6 @@ package dedup
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"time"
@@ -16,17 +15,10 @@ import (
 // draw makes the manifest of the change. A seal and a merge hand the second half on,
 // the era: it tells whether anything has expired between two manifests.
 func (p *swap) draw(from stream.UUID) {
-	p.from, p.manifest = from, newID()
+	p.from, p.manifest = from, stream.NewUUID()
 	if p.segment != nil || p.gen != nil {
 		copy(p.manifest[8:], from[8:])
 	}
-}
-
-// newID draws a random id.
-func newID() stream.UUID {
-	var u stream.UUID
-	_, _ = rand.Read(u[:]) // never fails
-	return u
 }
 
 // swap makes a change of the log's segments, a seal, a merge or an expiry, true: in
@@ -126,6 +118,19 @@ func (s *Store) settle(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, v
 
 // discardTime bounds giving up a segment.
 const discardTime = 3 * time.Second
+
+// turn waits until nothing else works on the view in the background, and until it is
+// known what became of the view's last change. done ends the turn.
+func (s *Store) turn(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, v *View) (done func(), err error) {
+	if done, err = v.background(ctx); err != nil {
+		return nil, err
+	}
+	if err = s.settle(ctx, conn, set, v); err != nil {
+		done()
+		return nil, err
+	}
+	return done, nil
+}
 
 // discard gives up a segment that was not made live; clean-up removes its blocks. It
 // does so as well where ctx has ended and taken the connection with it: left behind,

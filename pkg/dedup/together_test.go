@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+
+	"effectonce/pkg/stream"
 )
 
 // TestCommitsGoOn: a committer and everything that works in the background at
@@ -90,7 +92,7 @@ func TestCommitsGoOn(t *testing.T) {
 		for _, i := range f.Winners(nil, 0, len(numbers), func(int) bool { return false }, nil) {
 			won[i], applied[numbers[i]] = true, true
 		}
-		r := Run{View: v, ID: newID(), Fingerprints: f.Run(func(i int) bool { return won[i] })}
+		r := Run{View: v, ID: stream.NewUUID(), Fingerprints: f.Run(func(i int) bool { return won[i] })}
 		if err := w.append(ctx, w.conn, r); err != nil {
 			t.Fatal(err)
 		}

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"effectonce/internal/pgtx"
+	"effectonce/pkg/stream"
 )
 
 // TestTopicModel plays the histories of TestModel on the log of a whole topic: four
@@ -203,7 +204,7 @@ func (m *writer) batch(ctx context.Context, keys []int) (done bool, err error) {
 		tx.Rollback(ctx)
 		return false, err
 	}
-	r := Run{View: v, ID: newID(), Fingerprints: f.Run(func(i int) bool { return won[i] })}
+	r := Run{View: v, ID: stream.NewUUID(), Fingerprints: f.Run(func(i int) bool { return won[i] })}
 	if err := tx.Commit(ctx, s.Append(xact, []Run{r})); err != nil {
 		return false, err
 	}

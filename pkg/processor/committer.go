@@ -2,7 +2,6 @@ package processor
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	mathrand "math/rand/v2"
@@ -427,10 +426,4 @@ func (c *committer) privilege(ctx context.Context, p *part, err error) {
 	default:
 		c.stop(p, pgtx.StepEffect, err)
 	}
-}
-
-func newID() stream.UUID {
-	var u stream.UUID
-	_, _ = rand.Read(u[:]) // never fails
-	return u
 }

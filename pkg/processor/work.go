@@ -108,7 +108,7 @@ func (w *work) runs(dead, applied []bool) []dedup.Run {
 	for _, s := range w.logs {
 		timeless := false
 		r := dedup.Run{
-			View: s.scope.view, ID: newID(), Fingerprints: s.fold.Run(func(i int) bool { return applied[i] }),
+			View: s.scope.view, ID: stream.NewUUID(), Fingerprints: s.fold.Run(func(i int) bool { return applied[i] }),
 		}
 		for ; at < len(w.parts) && w.parts[at].log == s; at++ {
 			p := w.parts[at]

@@ -1,7 +1,6 @@
 package rebalance
 
 import (
-	"crypto/rand"
 	"fmt"
 	"strings"
 	"time"
@@ -71,8 +70,7 @@ const maxRetakes = 5
 const calm = time.Minute
 
 func newOwner() stream.UUID {
-	var u stream.UUID
-	_, _ = rand.Read(u[:])       // never fails
+	u := stream.NewUUID()
 	u[6], u[8] = u[6]&0x0f|0x40, // version 4, variant 10: it is a uuid in Postgres
 		u[8]&0x3f|0x80
 	return u

@@ -3,6 +3,7 @@ package stream
 import (
 	"bytes"
 	"cmp"
+	"crypto/rand"
 	"encoding/hex"
 	"fmt"
 )
@@ -10,6 +11,13 @@ import (
 // UUID is a 16-byte identifier: a topic id, an owner, a head_id. The zero
 // value stands for "none".
 type UUID [16]byte
+
+// NewUUID draws 16 random bytes.
+func NewUUID() UUID {
+	var u UUID
+	_, _ = rand.Read(u[:]) // never fails
+	return u
+}
 
 // String returns the canonical form, 8-4-4-4-12 lower-case hex digits.
 func (u UUID) String() string {
