@@ -104,11 +104,12 @@ func (a *admin) handler() http.Handler {
 			http.Error(w, reason, http.StatusServiceUnavailable)
 			return
 		}
-		faults, still := p.ready(time.Now())
+		now := time.Now()
+		faults, still := p.ready(now)
 		if len(faults)+len(still) > 0 {
 			w.WriteHeader(http.StatusServiceUnavailable)
 		}
-		p.report(w, r.URL.Query().Has("verbose"), faults, still)
+		p.report(w, r.URL.Query().Has("verbose"), faults, still, now)
 	})
 	mux.Handle("GET /metrics", promhttp.HandlerFor(a.cfg.Registry, promhttp.HandlerOpts{}))
 	return mux

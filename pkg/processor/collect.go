@@ -18,6 +18,7 @@ var (
 	partitionLabels = []string{"topic", "partition"}
 	lagRecords      = prometheus.NewDesc("effectonce_lag_records", "Offsets between the position and the last stable offset.", partitionLabels, nil)
 	lagSeconds      = prometheus.NewDesc("effectonce_lag_seconds", "Age of the newest applied record while there is lag, else 0.", partitionLabels, nil)
+	blockedRecords  = prometheus.NewDesc("effectonce_blocked_records", "Offsets behind the last stable offset while an open transaction has long held them back and everything before is applied, else 0.", partitionLabels, nil)
 	heldState       = prometheus.NewDesc("effectonce_partitions", "Partitions held, by state.", []string{"state"}, nil)
 	stoppedCause    = prometheus.NewDesc("effectonce_partition_stopped", "1 for a stopped partition, with its cause.", []string{"topic", "partition", "cause"}, nil)
 	inflightBytes   = prometheus.NewDesc("effectonce_inflight_bytes", "Bytes polled and not committed.", nil, nil)
@@ -33,7 +34,7 @@ var (
 // Describe implements prometheus.Collector.
 func (c *standingsCollector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		lagRecords, lagSeconds, heldState, stoppedCause, inflightBytes, viewKeys, viewBytes, viewWhole, viewSegments, viewFill, viewReady, oldestKey,
+		lagRecords, lagSeconds, blockedRecords, heldState, stoppedCause, inflightBytes, viewKeys, viewBytes, viewWhole, viewSegments, viewFill, viewReady, oldestKey,
 	} {
 		ch <- d
 	}
@@ -60,14 +61,19 @@ func (c *standingsCollector) Collect(ch chan<- prometheus.Metric) {
 		if !ok {
 			continue
 		}
-		if end, ok := p.health.end(h.Name); ok {
-			lag := max(end-s.claim.Next, 0)
+		if t, ok := p.tails.of(h.Name); ok {
+			lag := t.lag(s.claim.Next)
 			gauge(lagRecords, float64(lag), h.Name.Topic, number)
 			age := 0.0
 			if lag > 0 && !s.newest.IsZero() {
 				age = max(time.Since(s.newest).Seconds(), 0)
 			}
 			gauge(lagSeconds, age, h.Name.Topic, number)
+			behind := int64(0)
+			if t.blocked(s.claim.Next, p.cfg.BlockedAfter, time.Now()) {
+				behind = t.end - t.stable
+			}
+			gauge(blockedRecords, float64(behind), h.Name.Topic, number)
 		}
 	}
 	for s, n := range states {

@@ -69,12 +69,13 @@ type Config struct {
 	Topics   []string // by name
 	Start    rebalance.Start
 
-	Kafka     []kgo.Opt     // brokers, TLS, SASL; what concerns the group is set here over it
-	Protocol  Protocol      // default Cooperative
-	Dirty     bool          // read uncommitted records of Kafka transactions
-	Session   time.Duration // default 45 s
-	Rebalance time.Duration // default 60 s
-	Heartbeat time.Duration // default 3 s
+	Kafka        []kgo.Opt     // brokers, TLS, SASL; what concerns the group is set here over it
+	Protocol     Protocol      // default Cooperative
+	Dirty        bool          // read uncommitted records of Kafka transactions
+	BlockedAfter time.Duration // how long an open transaction may hold back a partition before it is called blocked; default 1 min
+	Session      time.Duration // default 45 s
+	Rebalance    time.Duration // default 60 s
+	Heartbeat    time.Duration // default 3 s
 
 	Postgres *pgxpool.Config // one database; pools of our own are made from it
 	MaxConns int             // most connections this process may open; too few are refused; 0 is no limit
@@ -119,6 +120,7 @@ func (c Config) withDefaults() Config {
 	c.Session = cmp.Or(c.Session, 45*time.Second)
 	c.Rebalance = cmp.Or(c.Rebalance, 60*time.Second)
 	c.Heartbeat = cmp.Or(c.Heartbeat, 3*time.Second)
+	c.BlockedAfter = cmp.Or(c.BlockedAfter, time.Minute)
 	c.Schema = cmp.Or(c.Schema, "effectonce")
 	c.KeyMissing = cmp.Or(c.KeyMissing, KeyDeadLetter)
 	c.Scope = cmp.Or(c.Scope, stream.ScopePartition)
@@ -154,6 +156,7 @@ func (c Config) Validate() error {
 	check((c.Table == nil) != (c.Handler == nil), "sink: exactly one of Table and Handler is required")
 	check(c.BatchRecords > 0 && c.BatchBytes > 0, "batch: records and bytes are positive")
 	check(c.BatchLinger >= 0 && c.BatchLinger < time.Minute, "batch: linger is %s, at least 0 and below a minute", c.BatchLinger)
+	check(c.BlockedAfter > 0, "blocked_after: %s is not positive", c.BlockedAfter)
 	check(c.DedupRetention >= 0, "dedup.retention: %s is negative", c.DedupRetention)
 	check(c.Inflight >= c.BatchBytes, "inflight: %d bytes are less than one batch of %d", c.Inflight, c.BatchBytes)
 	check(c.OnReset == "warn" || c.OnReset == "fail", "on_external_reset: %q is not warn or fail", c.OnReset)

@@ -1,6 +1,7 @@
 package processor
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"slices"
@@ -13,11 +14,10 @@ import (
 
 // health is what /livez and /readyz answer from.
 type health struct {
-	mu    sync.Mutex               // guards what follows
-	beat  time.Time                // last turn of the poll loop
-	err   error                    // of the last watch
-	since time.Time                // when err began
-	last  map[rebalance.Name]int64 // last stable offsets
+	mu    sync.Mutex // guards what follows
+	beat  time.Time  // last turn of the poll loop
+	err   error      // of the last watch
+	since time.Time  // when err began
 }
 
 func newHealth() *health { return &health{beat: time.Now()} }
@@ -40,19 +40,6 @@ func (h *health) database(err error) (silent time.Duration) {
 	}
 	h.err = err
 	return silent
-}
-
-func (h *health) ends(m map[rebalance.Name]int64) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.last = m
-}
-
-func (h *health) end(n rebalance.Name) (int64, bool) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	end, ok := h.last[n]
-	return end, ok
 }
 
 // wedged is how long the poll loop may be silent before /livez fails.
@@ -107,7 +94,7 @@ func (p *Processor) ready(now time.Time) (faults, still []string) {
 
 // report writes what stands in the way or, if verbose, every partition, where those
 // that do not run have their causes.
-func (p *Processor) report(w io.Writer, verbose bool, faults, still []string) {
+func (p *Processor) report(w io.Writer, verbose bool, faults, still []string, now time.Time) {
 	lines := slices.Concat(faults, still)
 	switch {
 	case len(lines) == 0:
@@ -129,7 +116,18 @@ func (p *Processor) report(w io.Writer, verbose bool, faults, still []string) {
 			_, _ = fmt.Fprintf(w, "%s %s offset %d epoch %d %s\n", h.Name, h.State, h.Claim.Next, h.Claim.Epoch, h.Cause)
 			continue
 		}
-		_, _ = fmt.Fprintf(w, "%s %s offset %d epoch %d queued %d keys %d sealed %d filter %.0f%%\n",
-			h.Name, h.State, s.claim.Next, s.claim.Epoch, s.records, s.view.Keys, s.view.Sealed, 100*s.view.Ready)
+		_, _ = fmt.Fprintf(w, "%s %s offset %d epoch %d queued %d keys %d sealed %d filter %.0f%%%s\n",
+			h.Name, h.State, s.claim.Next, s.claim.Epoch, s.records, s.view.Keys, s.view.Sealed, 100*s.view.Ready, p.behind(h.Name, s, now))
 	}
+}
+
+// behind says, for the line of a partition that runs, what holds its next records back.
+// It is ready all the same: no restart ends somebody else's transaction.
+func (p *Processor) behind(n rebalance.Name, s standing, now time.Time) string {
+	t, ok := p.tails.of(n)
+	if !ok || !t.blocked(s.claim.Next, p.cfg.BlockedAfter, now) {
+		return ""
+	}
+	return fmt.Sprintf(" blocked at the last stable offset %d since %s: %d offsets behind it wait for the end of the transaction of %s",
+		t.stable, t.since.Format(time.RFC3339), t.end-t.stable, cmp.Or(t.writer, "a producer that Kafka does not name"))
 }

@@ -1,14 +1,9 @@
 package processor
 
 import (
-	"context"
-	"time"
-
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/twmb/franz-go/pkg/kadm"
 
 	"effectonce/pkg/dedup"
-	"effectonce/pkg/rebalance"
 )
 
 // metrics are the counters of one pipeline. No label comes from a record.
@@ -92,33 +87,3 @@ func (m *metrics) looked(f *dedup.Fold) {
 }
 
 func (m *metrics) failed(v Verdict) { m.commits.WithLabelValues(string(v)).Inc() }
-
-const measureEvery = 5 * time.Second
-
-// measure asks Kafka for the last stable offsets: a high watermark comes only with
-// records, and behind an open transaction polls are silent.
-func (p *Processor) measure(ctx context.Context) error {
-	tick := time.NewTicker(measureEvery)
-	defer tick.Stop()
-	adm := kadm.NewClient(p.client)
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-		}
-		limited, cancel := context.WithTimeout(ctx, measureEvery)
-		listed, err := adm.ListCommittedOffsets(limited, p.cfg.Topics...)
-		cancel()
-		if err != nil {
-			continue // the lag keeps its last value; fetching reports what is wrong
-		}
-		ends := map[rebalance.Name]int64{}
-		listed.Each(func(o kadm.ListedOffset) {
-			if o.Err == nil {
-				ends[rebalance.Name{Topic: o.Topic, Number: o.Partition}] = o.Offset
-			}
-		})
-		p.health.ends(ends)
-	}
-}

@@ -49,6 +49,7 @@ type Processor struct {
 	logger  zerolog.Logger
 	metrics *metrics
 	health  *health
+	tails   *tails
 }
 
 // ErrConfig says that the configuration does not fit the table, the topic or
