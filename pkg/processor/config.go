@@ -26,7 +26,7 @@ type Protocol string
 
 // The group protocols.
 const (
-	Cooperative Protocol = "cooperative" // classic, cooperative-sticky
+	Cooperative Protocol = "cooperative" // classic, cooperative-sticky; range while a member of the group knows nothing else
 	Range       Protocol = "range"       // classic, eager
 	Consumer    Protocol = "consumer"    // KIP-848; session and heartbeat are the broker's settings
 )
@@ -76,6 +76,7 @@ type Config struct {
 	Session      time.Duration // default 45 s
 	Rebalance    time.Duration // default 60 s
 	Heartbeat    time.Duration // default 3 s
+	Instance     string        // static membership: this process's own name in the group, kept over restarts; with the classic protocols only
 
 	Postgres *pgxpool.Config // one database; pools of our own are made from it
 	MaxConns int             // most connections this process may open; too few are refused; 0 is no limit
@@ -164,6 +165,7 @@ func (c Config) Validate() error {
 	check(c.Scope == stream.ScopePartition || c.Scope == stream.ScopeTopic, "scope: %q is not partition or topic", c.Scope)
 	check(c.Scope != stream.ScopeTopic || len(c.Key) > 0, "scope: topic is for a business key, none is configured")
 	check(c.Heartbeat*3 <= c.Session, "heartbeat: %s is more than a third of the session timeout %s", c.Heartbeat, c.Session)
+	check(c.Instance == "" || c.Protocol != Consumer, "instance: static membership is for the classic protocols: with protocol consumer each restart would wait for the session timeout")
 	if _, err := c.sources(); err != nil {
 		faults = append(faults, err)
 	}

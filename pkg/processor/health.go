@@ -73,7 +73,7 @@ func oneLine(err error) string { return strings.Join(strings.Fields(err.Error())
 // ready lists what stands in the way, a line each: in general, and partitions that
 // do not run.
 func (p *Processor) ready(now time.Time) (faults, still []string) {
-	for _, err := range []error{p.health.live(now), p.health.databaseUp(now)} {
+	for _, err := range []error{p.health.live(now), p.health.databaseUp(now), p.member(now)} {
 		if err != nil {
 			faults = append(faults, err.Error())
 		}
@@ -109,7 +109,8 @@ func (p *Processor) report(w io.Writer, verbose bool, faults, still []string, no
 		return
 	}
 	standings, bytes := p.list.standings()
-	_, _ = fmt.Fprintf(w, "pipeline %s, %d bytes in flight\n", p.cfg.Pipeline, bytes)
+	_, _ = fmt.Fprintf(w, "pipeline %s, group protocol %s, %d bytes in flight\n",
+		p.cfg.Pipeline, cmp.Or(p.group.Session().Protocol, "not known yet"), bytes)
 	for _, h := range p.group.Held() {
 		s, running := standings[h.Name]
 		if !running {

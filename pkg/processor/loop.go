@@ -2,6 +2,7 @@ package processor
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"time"
 
@@ -38,14 +39,18 @@ func (l *loop) run(ctx context.Context) error {
 		l.p.health.pulse()
 		limited, wake := context.WithTimeout(ctx, pollEvery)
 		l.arm(wake)
+		var err error
 		if l.p.list.over() {
 			l.room(limited)
 		} else {
-			l.poll(ctx, limited)
+			err = l.poll(limited)
 		}
 		wake()
 		l.serve(limited)
 		l.p.client.AllowRebalance()
+		if err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -73,14 +78,14 @@ func (l *loop) room(ctx context.Context) {
 }
 
 // poll fetches and hands off. Errors are looked at first: the records behind a
-// truncation come before their error.
-func (l *loop) poll(ctx, limited context.Context) {
-	fetches := l.p.client.PollFetches(limited)
+// truncation come before their error. Its own is one that ends the membership.
+func (l *loop) poll(ctx context.Context) (over error) {
+	fetches := l.p.client.PollFetches(ctx)
 	bad := map[rebalance.Name]bool{}
 	fetches.EachError(func(topic string, partition int32, err error) {
 		if topic == "" { // the poll's own context, or the group session
-			if limited.Err() == nil && ctx.Err() == nil {
-				l.p.logger.Warn().Err(err).Msg("group session failed, joining again")
+			if err := l.p.group.SessionFailed(err); err != nil {
+				over = fmt.Errorf("%w: %q", err, l.p.cfg.Instance)
 			}
 			return
 		}
@@ -94,6 +99,7 @@ func (l *loop) poll(ctx, limited context.Context) {
 			l.p.client.PauseFetchPartitions(map[string][]int32{f.Topic: {f.Partition}})
 		}
 	})
+	return over
 }
 
 // serve runs the requests. A turn may come here with nothing that holds back a

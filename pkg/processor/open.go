@@ -318,21 +318,13 @@ func (p *Processor) join(ctx context.Context) error {
 
 	opts := append(slices.Clone(p.cfg.Kafka),
 		kgo.ConsumerGroup(p.cfg.Group), kgo.ConsumeTopics(p.cfg.Topics...),
-		kgo.SessionTimeout(p.cfg.Session), kgo.RebalanceTimeout(p.cfg.Rebalance), kgo.HeartbeatInterval(p.cfg.Heartbeat),
 		kgo.FetchMaxWait(250*time.Millisecond), kgo.FetchMaxPartitionBytes(512<<10), kgo.FetchMaxBytes(16<<20),
 		kgo.MetadataMaxAge(30*time.Second), kgo.KeepControlRecords(),
 	)
 	opts = append(opts, p.group.Options(context.WithoutCancel(ctx))...)
+	opts = append(opts, p.membership()...)
 	if !p.cfg.Dirty {
 		opts = append(opts, kgo.FetchIsolationLevel(kgo.ReadCommitted()))
-	}
-	switch p.cfg.Protocol {
-	case Range:
-		opts = append(opts, kgo.Balancers(kgo.RangeBalancer()))
-	case Consumer:
-		opts = append(opts, kgo.Balancers(kgo.CooperativeStickyBalancer()), kgo.ServerSideBalancer())
-	default:
-		opts = append(opts, kgo.Balancers(kgo.CooperativeStickyBalancer()))
 	}
 	client := p.logger.With().Str("part", "kafka client").Logger().Level(max(zerolog.WarnLevel, p.logger.GetLevel()))
 	var err error

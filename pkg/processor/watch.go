@@ -129,6 +129,12 @@ func (p *Processor) tell(e rebalance.Event) {
 		level = zerolog.WarnLevel
 	case "ended_backend", "external_reset", "retry":
 		level = zerolog.WarnLevel
+	case "joined":
+		p.joined(e.Protocol)
+		return
+	case "session_failed":
+		p.logger.Warn().Err(e.Err).Msg("group session failed, joining again")
+		return
 	}
 	with := p.logger.With().Str("topic", e.Name.Topic).Int32("partition", e.Name.Number)
 	if e.Claim.Epoch > 0 {

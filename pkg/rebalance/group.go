@@ -40,11 +40,12 @@ type Board struct {
 
 // Event is something people want to see.
 type Event struct {
-	Kind  string // takeover, waiting, stopped, fenced, released, ended_backend, external_reset, retry
-	Name  Name
-	Claim stream.Claim
-	Cause Cause
-	Err   error
+	Kind     string // takeover, waiting, stopped, fenced, released, ended_backend, external_reset, retry; joined, session_failed: of no partition
+	Name     Name
+	Claim    stream.Claim
+	Cause    Cause
+	Protocol string // joined: the one in force
+	Err      error
 }
 
 // Group is this process's membership. Its methods are the client's callbacks.
@@ -58,13 +59,15 @@ type Group struct {
 	topics  map[string]Topic
 	held    map[Name]*Held
 	mirrors map[Name]mirror
+	session Session
+	chosen  string // protocol of the session that begins
 }
 
 // New returns a group without partitions.
 func New(cfg Config, board Board) *Group {
 	return &Group{
 		cfg: cfg, board: board, wake: make(chan struct{}, 1), topics: cfg.Topics,
-		held: map[Name]*Held{}, mirrors: map[Name]mirror{},
+		held: map[Name]*Held{}, mirrors: map[Name]mirror{}, session: Session{Beat: time.Now()},
 	}
 }
 
@@ -78,6 +81,7 @@ func (g *Group) Options(ctx context.Context) []kgo.Opt {
 		kgo.OnPartitionsAssigned(g.assigned), kgo.OnOffsetsFetched(g.fetched), kgo.AdjustFetchOffsetsFn(g.adjust),
 		kgo.OnPartitionsRevoked(g.dropped), kgo.OnPartitionsLost(g.dropped),
 		kgo.AutoCommitMarks(),
+		kgo.WithHooks(pulse{g}),
 		kgo.WithContext(stamped(ctx, g.cfg.Pipeline)),
 	}
 }
@@ -94,6 +98,7 @@ func (g *Group) assigned(_ context.Context, cl *kgo.Client, m map[string][]int32
 	}
 	g.mu.Unlock()
 	cl.ResumeFetchPartitions(m)
+	g.joined()
 }
 
 // fetched keeps what the group has committed, for the mirror's check in adjust.

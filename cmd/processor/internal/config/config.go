@@ -40,6 +40,7 @@ type Kafka struct {
 	RebalanceTimeout     Duration `yaml:"rebalance_timeout,omitempty" json:"rebalance_timeout,omitempty" validate:"gt=0" jsonschema:"how long a rebalance waits for a member to join (default 60s)"`
 	HeartbeatInterval    Duration `yaml:"heartbeat_interval,omitempty" json:"heartbeat_interval,omitempty" validate:"gt=0" jsonschema:"time between heartbeats, at most a third of session_timeout (default 3s)"`
 	Protocol             string   `yaml:"protocol,omitempty" json:"protocol,omitempty" validate:"oneof=cooperative range consumer" jsonschema:"group protocol: cooperative (default), range, or consumer (KIP-848)"`
+	InstanceID           string   `yaml:"instance_id,omitempty" json:"instance_id,omitempty" validate:"omitempty,instance" jsonschema:"static membership: this process's own name in the group, kept over restarts, such as ${HOSTNAME} in a StatefulSet; a stop leaves its partitions to it until session_timeout is over (default: none)"`
 	MaxDecompressedBatch Size     `yaml:"max_decompressed_batch,omitempty" json:"max_decompressed_batch,omitempty" validate:"gt=0" jsonschema:"largest Kafka batch after decompression; a larger one stops its partition (default 64MiB)"`
 	Isolation            string   `yaml:"isolation,omitempty" json:"isolation,omitempty" validate:"oneof=read_committed read_uncommitted" jsonschema:"read_committed (default) skips records of aborted Kafka transactions; read_uncommitted does not"`
 }

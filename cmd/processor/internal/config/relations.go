@@ -40,6 +40,8 @@ func checkKafka(k *Kafka, add adder) {
 	add(k.HeartbeatInterval > k.SessionTimeout/3,
 		cmp.Or(unless(k.HeartbeatInterval, Default().Kafka.HeartbeatInterval, "kafka.heartbeat_interval"), "kafka.session_timeout"),
 		"heartbeat_interval ("+k.HeartbeatInterval.String()+") is more than a third of session_timeout ("+k.SessionTimeout.String()+")")
+	add(k.InstanceID != "" && k.Protocol == "consumer", "kafka.instance_id",
+		"does not go with protocol: consumer: the client forgets the id when it leaves, so each restart would wait until the broker's session timeout is over; use protocol: cooperative, or no id")
 	twice(k.Topics, "kafka.topics", add)
 	checkTLS(k.TLS, "kafka.tls", add)
 }

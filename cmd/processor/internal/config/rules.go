@@ -29,7 +29,8 @@ func checkFields(c *Config) []violation {
 	v.RegisterTagNameFunc(settingName)
 	for tag, check := range map[string]func(string) bool{
 		"name":       pipelineName.MatchString,
-		"topic":      func(s string) bool { return topicName.MatchString(s) && s != "." && s != ".." },
+		"topic":      isTopicName,
+		"instance":   isTopicName, // Kafka has one rule for both
 		"hostport":   isHostPort,
 		"identifier": func(s string) bool { return identifierFault(s) == "" },
 		"source":     func(s string) bool { return sourceFault(s) == "" },
@@ -88,6 +89,8 @@ func message(f validator.FieldError) string {
 		return "wants at most 63 letters, digits, dots, dashes and underscores, beginning with a letter or digit"
 	case "topic":
 		return topicFault(text)
+	case "instance":
+		return "wants 1 to 249 letters, digits, dots, dashes and underscores"
 	case "hostport":
 		return "wants host:port, such as 127.0.0.1:9092"
 	case "identifier":
@@ -115,6 +118,8 @@ func atLeast(f validator.FieldError) string {
 	}
 	return "wants at least " + f.Param()
 }
+
+func isTopicName(s string) bool { return topicName.MatchString(s) && s != "." && s != ".." }
 
 // topicFault tells a pattern from a name with a wrong character.
 func topicFault(topic string) string {

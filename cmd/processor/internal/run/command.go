@@ -87,7 +87,7 @@ func Code(err error) (int, error) {
 	case errors.As(err, &schema), errors.Is(err, migrations.ErrServerTooOld), errors.Is(err, rebalance.ErrNoTopic), errors.Is(err, rebalance.ErrNoTopicID),
 		errors.Is(err, rebalance.ErrGroupInUse), errors.Is(err, rebalance.ErrOurOffsets), errors.Is(err, processor.ErrRecreated), errors.Is(err, processor.ErrGeneration),
 		errors.Is(err, offsets.ErrOtherCluster), errors.Is(err, offsets.ErrOtherDatabase), errors.Is(err, offsets.ErrOtherGroup),
-		errors.Is(err, processor.ErrConfig), errors.Is(err, offsets.ErrNoPipeline):
+		errors.Is(err, processor.ErrConfig), errors.Is(err, offsets.ErrNoPipeline), errors.Is(err, rebalance.ErrInstance):
 		return exit.Config, err
 	}
 	return exit.Failed, err

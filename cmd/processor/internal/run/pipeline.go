@@ -46,6 +46,7 @@ func Pipeline(c config.Config, logger zerolog.Logger) (processor.Config, error) 
 		Session:        time.Duration(c.Kafka.SessionTimeout),
 		Rebalance:      time.Duration(c.Kafka.RebalanceTimeout),
 		Heartbeat:      time.Duration(c.Kafka.HeartbeatInterval),
+		Instance:       c.Kafka.InstanceID,
 		Postgres:       postgres,
 		Schema:         c.Postgres.Schema,
 		Key:            c.Key,
