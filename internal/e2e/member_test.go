@@ -27,6 +27,7 @@ type member struct {
 	admin  string             // host:port
 	config string             // path
 	log    string             // path
+	set    []string           // settings over those of the file, as name=value
 
 	cmd    *exec.Cmd
 	exited chan struct{} // closed when the process is gone
@@ -45,10 +46,11 @@ func (w *world) member() *member {
 	return m
 }
 
-// start starts a new member.
-func (w *world) start() *member {
+// start starts a new member, with settings of its own.
+func (w *world) start(set ...string) *member {
 	w.t.Helper()
 	m := w.member()
+	m.set = set
 	m.start()
 	return m
 }
@@ -65,7 +67,11 @@ func (m *member) start() {
 		t.Fatal(err)
 	}
 	defer func() { _ = log.Close() }() // the child has its own
-	m.cmd = exec.CommandContext(context.WithoutCancel(t.Context()), binary, "run", m.config)
+	args := []string{"run", m.config}
+	for _, s := range m.set {
+		args = append(args, "--set", s)
+	}
+	m.cmd = exec.CommandContext(context.WithoutCancel(t.Context()), binary, args...)
 	m.cmd.Env = append(os.Environ(), m.w.env...)
 	m.cmd.Stdout, m.cmd.Stderr, m.cmd.SysProcAttr = log, log, dieWithUs()
 	if err := m.cmd.Start(); err != nil {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/rs/zerolog"
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
@@ -28,13 +29,14 @@ func (p *Processor) membership() []kgo.Opt {
 	}
 }
 
-// joined tells which protocol the group works by.
+// joined tells which protocol the group works by. A broker or a group that does not
+// know the configured one is no error: the client falls back without a word.
 func (p *Processor) joined(protocol string) {
-	e := p.logger.Info()
+	level, msg := zerolog.InfoLevel, "joined the group"
 	if p.cfg.Protocol == Consumer && protocol != string(Consumer) {
-		e = p.logger.Warn().Str("why", "the broker does not serve protocol: consumer to this group")
+		level, msg = zerolog.WarnLevel, "joined the group by the classic protocol: the broker does not serve protocol: consumer"
 	}
-	e.Str("protocol", protocol).Str("configured", string(p.cfg.Protocol)).Msg("joined the group")
+	p.logger.WithLevel(level).Str("protocol", protocol).Str("configured", string(p.cfg.Protocol)).Msg(msg)
 }
 
 // member reports what keeps this process out of the group.
