@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"golang.org/x/sync/errgroup"
 
 	"effectonce/internal/pgtx"
 	"effectonce/pkg/offsets"
@@ -18,7 +19,10 @@ import (
 const (
 	attempt  = 2 * time.Second        // one takeover statement
 	pace     = 25 * time.Millisecond  // between attempts on a locked row; nothing tells when it is free
+	inLine   = 200 * time.Millisecond // wait for one locked row, before those that are free by now are looked for
 	slowPace = 500 * time.Millisecond // once the grace is over, and when the database does not answer
+
+	linesAtOnce = 2 // locked rows waited for at a time: of the control connections, half
 )
 
 // found is a takeover's answer, with the topic's partition count when it was asked.
@@ -107,6 +111,8 @@ func (g *Group) due(now time.Time) (due []*Held, next time.Duration) {
 
 func (g *Group) retake(ctx context.Context, hs []*Held) {
 	answers, err := g.take(ctx, hs)
+	var lines errgroup.Group
+	lines.SetLimit(linesAtOnce)
 	for i, h := range hs {
 		switch {
 		case err != nil:
@@ -115,7 +121,10 @@ func (g *Group) retake(ctx context.Context, hs []*Held) {
 		case answers[i].Outcome == offsets.Taken:
 			g.arm(ctx, h, answers[i].Claim)
 		case answers[i].Outcome == offsets.Locked:
-			g.locked(ctx, h)
+			lines.Go(func() error {
+				g.locked(ctx, h)
+				return nil
+			})
 		case answers[i].Outcome == offsets.Missing:
 			g.postpone(h, pace)
 			if err := g.grow(ctx, h, answers[i]); err != nil {
@@ -126,6 +135,7 @@ func (g *Group) retake(ctx context.Context, hs []*Held) {
 			g.settle(h, answers[i])
 		}
 	}
+	_ = lines.Wait() // each tells its own
 }
 
 func (g *Group) postpone(h *Held, d time.Duration) {
@@ -207,7 +217,7 @@ func (g *Group) locked(ctx context.Context, h *Held) {
 	waited, claim := time.Since(h.Since), h.Claim
 	g.mu.Unlock()
 	if waited < g.cfg.Grace {
-		g.postpone(h, pace)
+		g.standInLine(ctx, h)
 		return
 	}
 	ended, others, err := g.endBlockers(ctx, h)
@@ -232,6 +242,31 @@ func (g *Group) locked(ctx context.Context, h *Held) {
 		g.postpone(h, slowPace)
 	}
 }
+
+// standInLine waits for the row a moment: an owner from whom the group took the
+// partition away goes on committing, and between two of its transactions the row is
+// free for whoever waits for it, hardly ever for who looks now and then.
+func (g *Group) standInLine(ctx context.Context, h *Held) {
+	g.postpone(h, pace)
+	ctx, cancel := context.WithTimeout(ctx, attempt)
+	defer cancel()
+	conn, err := g.cfg.Control.Acquire(ctx)
+	if err != nil {
+		return // the next attempt says so
+	}
+	defer conn.Release()
+	takings, _ := g.takings([]*Held{h})
+	set := pgtx.Settings{Lock: inLine, Statement: attempt, Idle: attempt}
+	answers, err := g.cfg.Offsets.Takeover(ctx, conn.Conn(), set, g.cfg.ID, g.cfg.Holder, takings, true)
+	switch {
+	case err == nil && answers[0].Outcome == offsets.Taken:
+		g.arm(ctx, h, answers[0].Claim)
+	case pgtx.Code(err) == lockNotAvailable:
+		g.postpone(h, 0) // a pause here is where the old owner gets its next turn
+	}
+}
+
+const lockNotAvailable = "55P03"
 
 // endBlockers waits for the row on one connection and asks on another who blocks
 // it. A blocker whose application_name is this pipeline's is terminated; any other
