@@ -50,6 +50,9 @@
 //
 //	killed anywhere                 the transaction is there or not; the next owner
 //	                                takes over and begins at the position
+//	the group takes it away         what was polled is committed, one transaction a
+//	                                partition, until the next owner has taken over and the
+//	                                fence says so
 //	frozen past its session         its next commit fails at the fence; a backend it
 //	                                left behind is ended by the takeover
 //	COMMIT without an answer        the position row is read under a row lock: at the

@@ -19,7 +19,7 @@ func TestRequestsHoldBackRebalancesWithoutRoom(t *testing.T) {
 	p := &Processor{list: newList(10, 1<<20, 1), health: newHealth()}
 	p.loop = &loop{p: p, wake: func() {}}
 	p.group = rebalance.New(rebalance.Config{}, rebalance.Board{
-		Open: p.list.open, Drop: p.list.drop, Ask: p.loop.ask, Tell: func(rebalance.Event) {},
+		Open: p.list.open, Drop: p.list.drop, HandOver: p.handOver, Ask: p.loop.ask, Tell: func(rebalance.Event) {},
 	})
 	p.metrics = newMetrics()
 	assigned, revoked := make(chan struct{}, 10), make(chan struct{}, 10)

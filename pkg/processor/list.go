@@ -26,16 +26,18 @@ type list struct {
 
 	freed chan struct{} // bytes were freed
 
-	mu     sync.Mutex // guards what follows, the queues and the scopes
-	cond   *sync.Cond // something can be taken, loaded or tended, or the list closed
-	byName map[rebalance.Name]*queue
-	scopes map[stream.Partition]*scope
-	ready  []*queue
-	load   []*scope
-	tend   []*scope // views to be sealed, merged or given a filter
-	kept   map[stream.Partition]kept
-	bytes  int64
-	closed bool
+	mu       sync.Mutex // guards what follows, the queues and the scopes
+	cond     *sync.Cond // something can be taken, loaded or tended, or the list closed
+	byName   map[rebalance.Name]*queue
+	scopes   map[stream.Partition]*scope
+	ready    []*queue
+	load     []*scope
+	tend     []*scope // views to be sealed, merged or given a filter
+	kept     map[stream.Partition]kept
+	outgoing []*queue // of partitions that the group took away; none is in byName
+	bytes    int64
+	paused   bool // nothing is taken
+	closed   bool
 }
 
 func newList(records int, size, bound int64) *list {
@@ -56,6 +58,7 @@ func (l *list) open(c stream.Claim) {
 	if old := l.byName[n]; old != nil {
 		l.discard(old)
 	}
+	l.giveUp(func(q *queue) bool { return q.name == n }) // our own takeover has ended its claim
 	l.byName[n] = &queue{name: n, claim: c, scope: l.join(c)}
 }
 
@@ -77,6 +80,7 @@ func (l *list) discard(q *queue) {
 		return
 	}
 	q.gone = true
+	l.forget(q)
 	if l.byName[q.name] == q {
 		delete(l.byName, q.name)
 	}
@@ -122,6 +126,8 @@ func (l *list) offer(n rebalance.Name, recs []*kgo.Record) (pause bool) {
 // settle makes q ready if it has records, at once or when its batch has lingered.
 func (l *list) settle(q *queue) {
 	switch {
+	case len(q.recs) == 0 && q.outgoing != nil:
+		l.discard(q)
 	case len(q.recs) == 0:
 		q.phase, q.calm = idle, time.Now()
 	case l.linger == 0, q.full, q.bytes >= l.size, q.waiting() >= l.records:
@@ -164,7 +170,7 @@ func (l *list) take() *work {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	w := &work{}
-	for !slices.ContainsFunc(l.ready, func(q *queue) bool { return l.may(q, w) }) && !l.closed {
+	for (l.paused || !slices.ContainsFunc(l.ready, func(q *queue) bool { return l.may(q, w) })) && !l.closed {
 		l.cond.Wait()
 	}
 	if l.closed {
@@ -189,7 +195,7 @@ func (l *list) take() *work {
 		w.add(&part{q: q, recs: recs, bytes: bytes})
 		records -= n
 		size -= bytes
-		if q.alone || s.cold {
+		if q.single() || s.cold {
 			break
 		}
 	}
@@ -205,7 +211,7 @@ func (l *list) may(q *queue, w *work) bool {
 		return false
 	case first:
 		return !s.cold || l.roomForCold()
-	case q.alone, s.cold:
+	case q.single(), s.cold:
 		return false
 	case s.shared(), w.logs[0].scope.shared():
 		return w.has(s)
@@ -238,7 +244,7 @@ func (l *list) committed(p *part) (resume bool) {
 		return false
 	}
 	l.settle(q)
-	if q.full && q.bytes < l.bound/8 {
+	if q.full && q.bytes < l.bound/8 && q.outgoing == nil {
 		q.full = false
 		return true
 	}
@@ -269,7 +275,7 @@ func (l *list) back(p *part) {
 }
 
 // again returns a part that was not committed: it is ready after a wait, and runs
-// alone until it succeeded once.
+// alone until it succeeded once. One whose queue is outgoing is left to the next owner.
 func (l *list) again(p *part, wait time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -278,6 +284,10 @@ func (l *list) again(p *part, wait time.Duration) {
 		return
 	}
 	q.recs = append(p.recs, q.recs...)
+	if q.outgoing != nil {
+		l.discard(q)
+		return
+	}
 	q.alone = true
 	if wait <= 0 {
 		l.makeReady(q)

@@ -314,7 +314,7 @@ func (p *Processor) join(ctx context.Context) error {
 		Pipeline: p.cfg.Pipeline, ID: p.pipeline.ID, Topics: maps.Clone(p.topics), Grows: len(p.cfg.Key) == 0,
 		Holder: holder(), Sessions: p.sessions, Grace: p.cfg.Grace, OnReset: p.cfg.OnReset,
 		Offsets: p.offsets, Log: p.log, Control: p.control,
-	}, rebalance.Board{Open: p.list.open, Drop: p.list.drop, Ask: p.loop.ask, Tell: p.tell})
+	}, rebalance.Board{Open: p.list.open, Drop: p.list.drop, HandOver: p.handOver, Ask: p.loop.ask, Tell: p.tell})
 
 	opts := append(slices.Clone(p.cfg.Kafka),
 		kgo.ConsumerGroup(p.cfg.Group), kgo.ConsumeTopics(p.cfg.Topics...),

@@ -35,6 +35,7 @@ type Processor struct {
 
 	control, commits, background *pgxpool.Pool // three budgets: none starves another
 	client                       *kgo.Client
+	left                         bool // the group
 	offsets                      *offsets.Store
 	log                          *dedup.Store
 	sink                         sink.Sink
@@ -129,8 +130,9 @@ func (p *Processor) run(ctx context.Context) error {
 	fetch.Go(func() error { return p.age(fctx) })
 	err := fetch.Wait()
 
-	p.logger.Info().Msg("draining: finishing what is in flight")
+	p.logger.Info().Msg("draining: leaving the group, finishing what is in flight")
 	endViews()
+	p.leave(ctx)
 	p.list.close()
 	grace := time.AfterFunc(drain, end)
 	defer grace.Stop()
@@ -144,17 +146,10 @@ const drain = 20 * time.Second
 // leaving bounds the mirror's last commit: lag tools can wait, a shutdown cannot.
 const leaving = 2 * time.Second
 
-// close brings the mirror up to date, leaves the group and gives the connections
-// back. ctx may be over.
+// close leaves the group, if that is yet to be done, and gives the connections back.
+// ctx may be over.
 func (p *Processor) close(ctx context.Context) {
-	if p.client != nil {
-		limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaving)
-		if err := p.group.Leave(limited); err != nil {
-			p.logger.Warn().Err(err).Msg("the group's offset stays behind the position, until the next member commits")
-		}
-		cancel()
-		p.client.CloseAllowingRebalance()
-	}
+	p.leave(ctx)
 	for _, pool := range []*pgxpool.Pool{p.control, p.commits, p.background} {
 		if pool != nil {
 			pool.Close()

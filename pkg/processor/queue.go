@@ -23,14 +23,15 @@ const (
 // queue holds the records polled under one claim. The list's mutex guards it, but
 // for what the committer that has it in flight alone may touch.
 type queue struct {
-	name  rebalance.Name
-	phase phase
-	gone  bool // dropped: the claim is not ours any more
-	recs  [][]*kgo.Record
-	bytes int64 // of recs and of what is in flight
-	full  bool  // its fetching is paused
-	scope *scope
-	rests int // how often it waited: an older wait does not end this one
+	name     rebalance.Name
+	phase    phase
+	gone     bool        // dropped: the claim is not ours any more
+	outgoing *time.Timer // the group took the partition away: it is committed for until the next owner takes over, or this ends
+	recs     [][]*kgo.Record
+	bytes    int64 // of recs and of what is in flight
+	full     bool  // its fetching is paused
+	scope    *scope
+	rests    int // how often it waited: an older wait does not end this one
 
 	// The committer's while in flight, the list's otherwise.
 	claim  stream.Claim // Next is the position
@@ -39,6 +40,10 @@ type queue struct {
 	newest time.Time // record time of the last commit
 	calm   time.Time // when it last had nothing left
 }
+
+// single reports whether q has a transaction for itself: an other's failure must not
+// hold it up, nor its own the others.
+func (q *queue) single() bool { return q.alone || q.outgoing != nil }
 
 // blame counts failures of a partition that commits alone.
 type blame struct {

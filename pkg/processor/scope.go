@@ -143,6 +143,7 @@ func (l *list) notLoaded(s *scope, wait time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s.lent = false
+	l.giveUp(func(q *queue) bool { return q.scope == s }) // no claim that is held tells of them
 	if s.closed {
 		l.keep(s)
 		return

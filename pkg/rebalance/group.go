@@ -32,10 +32,11 @@ type Config struct {
 
 // Board is the side of the processor: queues and the poll goroutine.
 type Board struct {
-	Open func(stream.Claim)           // the claim is ours: open its queue
-	Drop func(owner stream.UUID)      // it is not any more: drop its queue; never waits
-	Ask  func(onPollGoroutine func()) // between hand-off and AllowRebalance
-	Tell func(Event)                  // for log and metrics
+	Open     func(stream.Claim)           // the claim is ours: open its queue
+	Drop     func(owner stream.UUID)      // it is not any more: drop its queue; never waits
+	HandOver func(owner stream.UUID)      // the group took the partition away: go on until the next owner takes over; never waits
+	Ask      func(onPollGoroutine func()) // between hand-off and AllowRebalance
+	Tell     func(Event)                  // for log and metrics
 }
 
 // Event is something people want to see.
@@ -221,8 +222,8 @@ func (g *Group) fill(m map[string]map[int32]kgo.Offset) {
 	}
 }
 
-// dropped unregisters and drops queues, for both revoked and lost. It never waits:
-// the transaction in flight finishes or is fenced.
+// dropped unregisters and hands queues over, for both revoked and lost. It never
+// waits: what they still commit finishes or is fenced.
 func (g *Group) dropped(_ context.Context, _ *kgo.Client, m map[string][]int32) {
 	var dropped []Held
 	g.mu.Lock()
@@ -236,7 +237,7 @@ func (g *Group) dropped(_ context.Context, _ *kgo.Client, m map[string][]int32) 
 	}
 	g.mu.Unlock()
 	for _, h := range dropped {
-		g.board.Drop(h.Claim.Owner)
+		g.board.HandOver(h.Claim.Owner)
 		g.board.Tell(Event{Kind: "released", Name: h.Name, Claim: h.Claim})
 	}
 }

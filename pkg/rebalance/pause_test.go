@@ -27,7 +27,7 @@ func TestAPauseBelongsToItsClaim(t *testing.T) {
 		"fenced":  func(g *Group, owner stream.UUID) { g.Fenced(context.Background(), owner, false) },
 	} {
 		for range 100_000 {
-			g := New(Config{}, Board{Drop: func(stream.UUID) {}, Tell: func(Event) {}})
+			g := New(Config{}, Board{Drop: func(stream.UUID) {}, HandOver: func(stream.UUID) {}, Tell: func(Event) {}})
 			g.client = client
 			h := &Held{Name: n, State: Running, Claim: stream.Claim{Owner: newOwner()}}
 			owner := h.Claim.Owner

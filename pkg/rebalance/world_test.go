@@ -206,7 +206,7 @@ func (w *world) member(cfg rebalance.Config) *member {
 		world: w, events: make(chan rebalance.Event, 1<<14), polled: make(chan struct{}, 1), wake: func() {},
 		open: map[rebalance.Name]stream.Claim{}, read: map[rebalance.Name][]int64{},
 	}
-	m.group = rebalance.New(cfg, rebalance.Board{Open: m.opened, Drop: m.drop, Ask: m.ask, Tell: func(e rebalance.Event) { m.events <- e }})
+	m.group = rebalance.New(cfg, rebalance.Board{Open: m.opened, Drop: m.drop, HandOver: m.drop, Ask: m.ask, Tell: func(e rebalance.Event) { m.events <- e }})
 	return m
 }
 

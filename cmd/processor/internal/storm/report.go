@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -50,6 +51,7 @@ type Result struct {
 	KilledPartitions   int     `json:"killed_partitions"`
 
 	Rejected      int64          `json:"rejected_stale_commits"`
+	HandedOver    int64          `json:"handed_over"` // of these: of owners that went on until they were taken over
 	EndedBackends int64          `json:"ended_backends"`
 	Unsettled     int            `json:"unsettled"` // times the group did not settle in time
 	Events        map[string]int `json:"events"`    // of the storm, by kind
@@ -109,7 +111,7 @@ func (p *play) count(ctx context.Context) (*Result, error) {
 func (p *play) reckon(r *Result) {
 	events := p.weather.done
 	gaps := p.trail.gaps(events)
-	r.Rejected, r.EndedBackends = p.trail.rejected, p.trail.ended
+	r.Rejected, r.HandedOver, r.EndedBackends = p.trail.rejected, p.trail.handed, p.trail.ended
 	var calmSeconds, calmApplied float64
 	for _, ph := range p.phases {
 		took, applied := ph.to.Sub(ph.from).Seconds(), float64(p.trail.applied(ph.from, ph.to))
@@ -233,7 +235,8 @@ func (r report) rows() [][]string {
 		{"kill -9 to first commit over session timeout, p99", func(r *Result) string {
 			return fmt.Sprintf("%.2f (p50 %.2f, %d partitions of %d kills)", r.KillP99OverTimeout, r.KillP50OverTimeout, r.KilledPartitions, r.Kills)
 		}},
-		{"stale commits rejected, backends ended", func(r *Result) string { return fmt.Sprintf("%d, %d", r.Rejected, r.EndedBackends) }},
+		{"stale commits rejected, of these at a hand-over", func(r *Result) string { return fmt.Sprintf("%d, %d", r.Rejected, r.HandedOver) }},
+		{"backends ended by a takeover", func(r *Result) string { return strconv.FormatInt(r.EndedBackends, 10) }},
 		{"the group did not settle in time", func(r *Result) string { return fmt.Sprintf("%d times", r.Unsettled) }},
 		{"load average before, behind", func(r *Result) string { return r.LoadAverage + ", " + r.LoadAverageEnd }},
 		{"took", func(r *Result) string { return (time.Duration(r.Seconds) * time.Second).String() }},

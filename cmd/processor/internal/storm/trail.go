@@ -19,6 +19,7 @@ type trail struct {
 	commits  []commit // of each partition in the order of its offsets
 	claims   map[claim]process
 	rejected int64 // stale commits
+	handed   int64 // of these: what the old owner went on with until it was taken over
 	ended    int64 // backends that a takeover ended
 }
 
@@ -83,6 +84,9 @@ func (t *trail) log(path string, who process) error {
 			t.claims[claim{said.Partition, said.Epoch}] = who
 		case "stale claim rejected by the fence":
 			t.rejected++
+		case "handed over":
+			t.rejected++
+			t.handed++
 		case "ended_backend":
 			t.ended++
 		}
