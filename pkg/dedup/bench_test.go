@@ -235,3 +235,20 @@ func (h *history) size() (n float64) {
 	}
 	return n
 }
+
+// BenchmarkLoad reads a log's unsealed keys into a view, as a takeover does.
+func BenchmarkLoad(b *testing.B) {
+	for _, n := range []int{10_000, 250_000, 1_000_000} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			h := newHistory(b, 3, 100_000)
+			h.learn(fixed(3, 4), n)
+			b.ResetTimer()
+			for range b.N {
+				if v := h.load(0); v.Keys() != n {
+					b.Fatalf("%d keys", v.Keys())
+				}
+			}
+			b.ReportMetric(float64(b.N)*float64(n)/b.Elapsed().Seconds()/1e6, "Mkeys/s")
+		})
+	}
+}

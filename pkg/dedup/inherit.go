@@ -2,32 +2,10 @@ package dedup
 
 import (
 	"bytes"
-	"context"
 	"slices"
 
-	"github.com/jackc/pgx/v5"
-
-	"effectonce/internal/pgtx"
 	"effectonce/pkg/stream"
 )
-
-// ancestor reports whether old's last run is one of this very log, in a snapshot in
-// which the log has the new view's manifest. A run names all before it, as a manifest
-// does, so old and the log have the same runs up to old's head then.
-func (s *Store) ancestor(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, v, old *View) (bool, error) {
-	if old == nil || old.Log != v.Log || old.Head == 0 {
-		return false, nil
-	}
-	found := false
-	err := pgtx.Once(ctx, conn, set, pgtx.Statement{
-		Step: pgtx.StepLog,
-		SQL: s.sql(`SELECT true FROM @schema@.logs l JOIN @schema@.runs r ON r.log = l.id
-			WHERE l.id = $1 AND l.manifest = $2 AND r.seq = $3 AND r.run_id = $4`),
-		Params: []pgtx.Param{pgtx.Int8(v.Log), pgtx.UUID(v.manifest), pgtx.Int8(old.Head), pgtx.UUID(old.HeadID)},
-		Row:    func(r pgtx.Row) error { return r.Scan(&found) },
-	})
-	return found, err
-}
 
 // era names what has expired from a log: it is the part of a manifest that a seal and
 // a merge hand on, and that every other change draws anew.

@@ -9,7 +9,7 @@ import (
 )
 
 // page bounds the bytes of one statement: runs a page × about 160 kB.
-const page = 64
+const page = 128
 
 // learner has a view learn runs as they are read, one after the other, as long as
 // they are proven: contiguous, with their fingerprints, and behind a run at the
@@ -30,19 +30,22 @@ func (s *Store) runs(l *learner) pgtx.Statement {
 		SQL: s.sql(`SELECT seq, run_id, CASE WHEN seq > $4 THEN fingerprints END FROM @schema@.runs
 			WHERE log = $1 AND seq >= $2 AND seq <= $3 ORDER BY seq`),
 		Params: []pgtx.Param{pgtx.Int8(l.v.Log), pgtx.Int8(l.next), pgtx.Int8(min(l.next+page-1, l.last)), pgtx.Int8(l.v.Head)},
-		Row: func(r pgtx.Row) error {
-			var seq int64
-			var id stream.UUID
-			var run []byte
-			if err := r.Scan(&seq, (*[16]byte)(&id), &run); err != nil {
-				return err
-			}
-			if l.bad == nil && seq <= l.last {
-				l.bad = l.learn(seq, id, run)
-			}
-			return nil // what is bad is told behind the statement: an error here would end the session
-		},
+		Row:    l.row,
 	}
+}
+
+// row takes a run's number, name and fingerprints.
+func (l *learner) row(r pgtx.Row) error {
+	var seq int64
+	var id stream.UUID
+	var run []byte
+	if err := r.Scan(&seq, (*[16]byte)(&id), &run); err != nil {
+		return err
+	}
+	if l.bad == nil && seq <= l.last {
+		l.bad = l.learn(seq, id, run)
+	}
+	return nil // what is bad is told behind the statement: an error here would end the session
 }
 
 func (l *learner) learn(seq int64, id stream.UUID, run []byte) error {

@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 
@@ -32,30 +32,38 @@ type head struct {
 	headID, manifest stream.UUID
 }
 
-// head reads the row of a scope's open log. Each kind of scope has an index of its
-// own condition, and none would serve both at once.
+// head reads the row of a scope's open log.
 func (s *Store) head(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, pipeline int64, scope stream.Partition) (head, error) {
 	var h head
-	stmt := pgtx.Statement{
-		Step: pgtx.StepLog,
-		SQL: s.sql(`SELECT id, generation, head, head_id, manifest, sealed FROM @schema@.logs
-			WHERE pipeline = $1 AND topic_id = $2 AND state = 'open' AND partition `),
-		Params: []pgtx.Param{pgtx.Int8(pipeline), pgtx.UUID(scope.Topic)},
-		Row: func(r pgtx.Row) error {
-			return r.Scan(&h.log, &h.generation, &h.head, (*[16]byte)(&h.headID), (*[16]byte)(&h.manifest), &h.sealed)
-		},
-	}
-	if scope.Number == WholeTopic {
-		stmt.SQL += `IS NULL`
-	} else {
-		stmt.SQL += `= $3`
-		stmt.Params = append(stmt.Params, pgtx.Int4(scope.Number))
-	}
-	err := pgtx.Once(ctx, conn, set, stmt)
+	err := pgtx.Once(ctx, conn, set, s.row(pipeline, scope, func(row head) { h = row }))
 	if err == nil && h.log == 0 {
 		err = s.without(ctx, conn, set, pipeline, scope)
 	}
 	return h, err
+}
+
+func (s *Store) row(pipeline int64, scope stream.Partition, row func(head)) pgtx.Statement {
+	return s.ofScope(pipeline, scope, `SELECT l.id, l.generation, l.head, l.head_id, l.manifest, l.sealed FROM @schema@.logs l WHERE @scope@`,
+		func(r pgtx.Row) error {
+			var h head
+			err := r.Scan(&h.log, &h.generation, &h.head, (*[16]byte)(&h.headID), (*[16]byte)(&h.manifest), &h.sealed)
+			row(h)
+			return err
+		})
+}
+
+// ofScope is a statement about a scope's open log l. Each kind of scope has an index
+// of its own condition, and none would serve both at once. more begin at $4.
+func (s *Store) ofScope(pipeline int64, scope stream.Partition, text string, row func(pgtx.Row) error, more ...pgtx.Param) pgtx.Statement {
+	is := `l.pipeline = $1 AND l.topic_id = $2 AND l.state = 'open' AND l.partition = $3`
+	if scope.Number == WholeTopic {
+		is = `l.pipeline = $1 AND l.topic_id = $2 AND l.state = 'open' AND l.partition IS NULL AND $3 < 0`
+	}
+	return pgtx.Statement{
+		Step: pgtx.StepLog, SQL: s.sql(strings.ReplaceAll(text, "@scope@", is)),
+		Params: append([]pgtx.Param{pgtx.Int8(pipeline), pgtx.UUID(scope.Topic), pgtx.Int4(scope.Number)}, more...),
+		Row:    row,
+	}
 }
 
 // without says why a scope has no open log.
@@ -104,70 +112,39 @@ const loadTries = 3
 
 // load returns nil and nil when the manifest moved.
 func (s *Store) load(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, pipeline int64, scope stream.Partition, old *View) (*View, error) {
-	h, err := s.head(ctx, conn, set, pipeline, scope)
-	if err != nil {
+	r := loading{old: old}
+	var again head
+	last := s.row(pipeline, scope, func(h head) { again = h })
+	err := pgtx.Once(ctx, conn, set, s.row(pipeline, scope, r.begin), s.unsealedBytes(pipeline, scope, &r), s.segments(pipeline, scope, &r),
+		s.ancestor(pipeline, scope, &r), s.unsealedRuns(pipeline, scope, &r), last)
+	switch {
+	case err != nil:
 		return nil, err
+	case r.v == nil:
+		return nil, s.without(ctx, conn, set, pipeline, scope)
 	}
-	v := newView(h.log, h.generation)
-	v.Head, v.sealed, v.manifest = h.sealed, h.sealed, h.manifest
-	same, err := s.segments(ctx, conn, set, v)
-	if err != nil || !same {
-		return nil, err
+	damaged := r.read(r.from)
+	if damaged == nil && r.next <= r.last {
+		if damaged = s.rest(ctx, conn, set, &r.learner); damaged != nil && !errors.Is(damaged, ErrDropView) {
+			return nil, damaged
+		}
+		if err := pgtx.Once(ctx, conn, set, last); err != nil {
+			return nil, err
+		}
 	}
-	damaged := s.follow(ctx, conn, set, v, h, h.sealed+1)
-	if damaged != nil && !errors.Is(damaged, ErrDropView) {
-		return nil, damaged
-	}
-	ancestor, err := s.ancestor(ctx, conn, set, v, old)
-	if err != nil {
-		return nil, err
-	}
-	again, err := s.head(ctx, conn, set, pipeline, scope)
-	if err != nil {
-		return nil, err
-	}
-	if again.manifest != h.manifest || again.log != h.log {
+	if !r.same || again.manifest != r.v.manifest || again.log != r.v.Log {
 		return nil, nil
+	}
+	if damaged == nil {
+		damaged = r.end(r.headID)
 	}
 	if damaged != nil {
 		return nil, damaged
 	}
 	if old != nil {
-		v.inherit(old, ancestor)
+		r.v.inherit(old, r.ancestor)
 	}
-	return v, nil
-}
-
-// segments reads the list of the live ones. It returns false if the statement ran
-// under another manifest than the view's.
-func (s *Store) segments(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, v *View) (same bool, err error) {
-	err = pgtx.Once(ctx, conn, set, pgtx.Statement{
-		Step: pgtx.StepLog,
-		SQL: s.sql(`SELECT l.manifest, s.id, s.tier, s.keys, s.blocks, s.first_run, s.last_run, s.oldest, s.newest, s.filter_digest
-			FROM @schema@.logs l LEFT JOIN @schema@.segments s ON s.log = l.id AND s.state = 'live'
-			WHERE l.id = $1 ORDER BY s.first_run, s.id`),
-		Params: []pgtx.Param{pgtx.Int8(v.Log)},
-		Row: func(r pgtx.Row) error {
-			var manifest stream.UUID
-			var id *[16]byte
-			var tier *int32
-			var n [4]*int64
-			var oldest, newest *time.Time
-			var digest []byte
-			err := r.Scan((*[16]byte)(&manifest), &id, &tier, &n[0], &n[1], &n[2], &n[3], &oldest, &newest, &digest)
-			same = manifest == v.manifest
-			if err != nil || id == nil {
-				return err
-			}
-			seg := &Segment{ID: *id, Tier: int(*tier), Keys: *n[0], Blocks: *n[1], First: *n[2], Last: *n[3], Digest: digest}
-			if oldest != nil && newest != nil {
-				seg.Oldest, seg.Newest = *oldest, *newest
-			}
-			v.segments = append(v.segments, seg)
-			return nil
-		},
-	})
-	return same, err
+	return r.v, nil
 }
 
 // CatchUp reads the runs between the view's head and the log's. ErrDropView means
@@ -194,44 +171,30 @@ func (s *Store) CatchUp(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, 
 	return s.follow(ctx, conn, set, v, h, max(v.Head, 1))
 }
 
-// proven requires that the last run of a log whose runs are all sealed carries the
-// log's head_id. Its row is the one that pruning keeps.
-func (s *Store) proven(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, h head) error {
-	if h.head == 0 {
-		return nil
-	}
-	var id stream.UUID
-	err := pgtx.Once(ctx, conn, set, pgtx.Statement{
-		Step:   pgtx.StepLog,
-		SQL:    s.sql(`SELECT run_id FROM @schema@.runs WHERE log = $1 AND seq = $2`),
-		Params: []pgtx.Param{pgtx.Int8(h.log), pgtx.Int8(h.head)},
-		Row:    func(r pgtx.Row) error { return r.Scan((*[16]byte)(&id)) },
-	})
-	if err == nil && id != h.headID {
-		err = fmt.Errorf("%w: run %d is not its head", ErrDropView, h.head)
-	}
-	return err
-}
-
 // follow reads runs from seq on, up to h, into v. The run at v.Head, if it is read,
 // proves that v is of this log.
 func (s *Store) follow(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, v *View, h head, seq int64) error {
-	if h.head == v.Head && v.Head == h.sealed { // nothing unsealed
-		if err := s.proven(ctx, conn, set, h); err != nil {
-			return err
-		}
+	if h.head == 0 { // there are none
 		v.HeadID = h.headID
 		return nil
 	}
 	l := learner{v: v, next: seq, last: h.head, proven: seq > v.Head}
-	for l.next <= h.head {
+	if err := s.rest(ctx, conn, set, &l); err != nil {
+		return err
+	}
+	return l.end(h.headID)
+}
+
+// rest reads what the learner has not read yet, page by page.
+func (s *Store) rest(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, l *learner) error {
+	for l.next <= l.last {
 		from := l.next
-		if err := pgtx.Once(ctx, conn, set, s.runs(&l)); err != nil {
+		if err := pgtx.Once(ctx, conn, set, s.runs(l)); err != nil {
 			return err
 		}
 		if err := l.read(from); err != nil {
 			return err
 		}
 	}
-	return l.end(h.headID)
+	return nil
 }

@@ -365,35 +365,36 @@ func TestCatchUpReadsAnOldManifest(t *testing.T) {
 	w.exact(v)
 }
 
-// TestLoadWhileSealing: a view is loaded, and behind each answer it gets, somebody
+// TestLoadWhileSealing: a view is loaded, and behind each statement of it somebody
 // seals everything, with and without cleaning up. It must never come out as a
 // mixture of before and after.
 func TestLoadWhileSealing(t *testing.T) {
 	t.Parallel()
+	const reading, last = 3, 8 // the log's row is read first, behind BEGIN and its settings, and last
 	for _, clean := range []bool{false, true} {
-		for answers := range int64(4) {
+		for behind := reading; behind <= last; behind++ {
 			w, o := sealedWorld(t)
-			l := &late{before: func() {
+			p := &paused{world: w, behind: behind, do: func() {
 				w.seal(o)
 				if clean {
 					w.clean(o)
 				}
 			}}
-			conn := w.through(func(c net.Conn) net.Conn {
-				l.Conn = c
-				return l
-			})
-			l.skip.Store(answers)
-			l.armed.Store(true)
+			conn := w.through(p.over)
+			p.pid = conn.PgConn().PID()
+			p.armed.Store(true)
 			v, err := w.store.Load(t.Context(), conn, patient, w.id, w.part(0), nil)
 			if err != nil {
-				t.Errorf("behind answer %d: %v", answers, err)
+				t.Errorf("behind statement %d: %v", behind, err)
 				continue
 			}
-			if answers < 3 && v.named() != o.named() { // the fourth is the second reading
-				t.Errorf("behind answer %d: the view's manifest is of before", answers)
+			if p.armed.Load() {
+				t.Fatalf("nobody sealed behind statement %d: the test shows nothing", behind)
 			}
-			if answers == 3 {
+			if behind < last && v.named() != o.named() {
+				t.Errorf("behind statement %d: the view's manifest is of before", behind)
+			}
+			if behind == last {
 				err := w.catchUp(v, 0)
 				if v.named() != o.named() && !errors.Is(err, ErrDropView) {
 					t.Errorf("sealed behind its back, and %v", err)
@@ -402,6 +403,41 @@ func TestLoadWhileSealing(t *testing.T) {
 			}
 			w.exact(v)
 		}
+	}
+}
+
+// TestLoadOfManyRuns: where there are more unsealed runs than one statement reads, the
+// log's row is read again behind the last of them.
+func TestLoadOfManyRuns(t *testing.T) {
+	t.Parallel()
+	before := 0
+	for reads := range int64(6) {
+		w := newWorld(t, 1)
+		o := w.load(0)
+		for i := range page + 2 {
+			w.write(o, 'm', i)
+		}
+		l := &late{before: func() { w.seal(o) }}
+		conn := w.through(func(c net.Conn) net.Conn {
+			l.Conn = c
+			return l
+		})
+		l.skip.Store(reads)
+		l.armed.Store(true)
+		v, err := w.store.Load(t.Context(), conn, patient, w.id, w.part(0), nil)
+		switch {
+		case err != nil:
+			t.Errorf("behind read %d: %v", reads, err)
+		case l.armed.Load(): // it was done before
+		case v.named() == o.named():
+			before++
+			w.exact(v)
+		case !errors.Is(w.catchUp(v, 0), ErrDropView):
+			t.Errorf("behind read %d: sealed behind its back, and it does not see it", reads)
+		}
+	}
+	if before == 0 {
+		t.Error("nobody sealed before the second reading: the test shows nothing")
 	}
 }
 
