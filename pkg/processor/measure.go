@@ -92,12 +92,8 @@ func writer(ctx context.Context, adm *kadm.Client, n rebalance.Name, at int64) s
 			continue
 		}
 		name := fmt.Sprintf("producer %d", w.ProducerID)
-		listed, err := adm.ListTransactions(ctx, []int64{w.ProducerID}, nil)
-		if err != nil {
-			return name
-		}
-		for _, tx := range listed.Sorted() {
-			name += fmt.Sprintf(", transactional id %q", tx.TxnID)
+		if listed, err := adm.ListTransactions(ctx, []int64{w.ProducerID}, nil); err == nil && len(listed) > 0 {
+			name += fmt.Sprintf(", transactional id %q", listed.Sorted()[0].TxnID)
 		}
 		return name
 	}

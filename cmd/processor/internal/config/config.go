@@ -43,6 +43,7 @@ type Kafka struct {
 	InstanceID           string   `yaml:"instance_id,omitempty" json:"instance_id,omitempty" validate:"omitempty,instance" jsonschema:"static membership: this process's own name in the group, kept over restarts, such as ${HOSTNAME} in a StatefulSet; a stop leaves its partitions to it until session_timeout is over (default: none)"`
 	MaxDecompressedBatch Size     `yaml:"max_decompressed_batch,omitempty" json:"max_decompressed_batch,omitempty" validate:"gt=0" jsonschema:"largest Kafka batch after decompression; a larger one stops its partition (default 64MiB)"`
 	Isolation            string   `yaml:"isolation,omitempty" json:"isolation,omitempty" validate:"oneof=read_committed read_uncommitted" jsonschema:"read_committed (default) skips records of aborted Kafka transactions; read_uncommitted does not"`
+	BlockedAfter         Duration `yaml:"blocked_after,omitempty" json:"blocked_after,omitempty" validate:"gt=0" jsonschema:"how long an open Kafka transaction may hold back a partition before it is called blocked (default 1m); for producers with long transactions, longer than these"`
 }
 
 // TLS secures the connections to Kafka, or to Redis. CA, Cert and Key are paths of
@@ -165,6 +166,7 @@ func Default() Config {
 			Protocol:             "cooperative",
 			MaxDecompressedBatch: 64 << 20,
 			Isolation:            "read_committed",
+			BlockedAfter:         Duration(time.Minute),
 		},
 		Postgres:        Postgres{Schema: "effectonce"},
 		KeyMissing:      "dead_letter",

@@ -135,7 +135,7 @@ func TestDefaults(t *testing.T) {
 	}
 	want := []string{
 		"session_timeout: 45s", "rebalance_timeout: 1m", "heartbeat_interval: 3s", "protocol: cooperative", "max_decompressed_batch: 64MiB",
-		"isolation: read_committed", "schema: effectonce", "key_missing: dead_letter", "scope: partition", "partitioner: murmur2",
+		"isolation: read_committed", "blocked_after: 1m", "schema: effectonce", "key_missing: dead_letter", "scope: partition", "partitioner: murmur2",
 		"null_kafka_key: refuse", "schema: public", "mode: insert", "max_records: 10000", "max_bytes: 8MiB", "inflight_bytes: 128MiB",
 		"grace: 2s", "stop_after: 20", "on_external_reset: warn", "on_partition_growth: stop", "listen: 127.0.0.1:9464", "level: info", "format: auto",
 	}

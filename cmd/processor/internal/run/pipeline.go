@@ -43,6 +43,7 @@ func Pipeline(c config.Config, logger zerolog.Logger) (processor.Config, error) 
 		Kafka:          kafka,
 		Protocol:       processor.Protocol(c.Kafka.Protocol),
 		Dirty:          c.Kafka.Isolation == "read_uncommitted",
+		BlockedAfter:   time.Duration(c.Kafka.BlockedAfter),
 		Session:        time.Duration(c.Kafka.SessionTimeout),
 		Rebalance:      time.Duration(c.Kafka.RebalanceTimeout),
 		Heartbeat:      time.Duration(c.Kafka.HeartbeatInterval),
