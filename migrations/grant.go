@@ -7,12 +7,12 @@ import (
 )
 
 // privileges is what the runtime role does with each table. Rows are deleted only
-// where something expires: nothing ever deletes a position, a log, a dead letter
+// where something expires or is over: nothing ever deletes a position, a log, a dead letter
 // or a decision. Identity columns need no right on their sequence.
 func privileges() []struct{ tables, rights string } {
 	return []struct{ tables, rights string }{
 		{"pipelines topics positions logs dead_letters gates", "SELECT, INSERT, UPDATE"},
-		{"runs segments outbox", "SELECT, INSERT, UPDATE, DELETE"},
+		{"runs segments outbox stops", "SELECT, INSERT, UPDATE, DELETE"},
 		{"blocks holds", "SELECT, INSERT, DELETE"},
 		{"decisions", "SELECT, INSERT"},
 		{"audit " + versionTableName, "SELECT"},

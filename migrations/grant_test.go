@@ -66,6 +66,7 @@ func wantRights() map[string]string {
 		"runs":             "delete insert select update",
 		"segments":         "delete insert select update",
 		"outbox":           "delete insert select update",
+		"stops":            "delete insert select update",
 		"blocks":           "delete insert select",
 		"holds":            "delete insert select",
 		"decisions":        "insert select",

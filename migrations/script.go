@@ -17,7 +17,7 @@ var files embed.FS
 
 // oldest is the lowest schema version this binary works with. It rises when a
 // release stops to support what a contraction will drop.
-const oldest = 5 // sealing needs swap_segments, and expiry log_progress
+const oldest = 8 // stops are written down, decisions remember where they took a position back from
 
 // script is one migration, its schema already named.
 type script struct {

@@ -9,6 +9,7 @@ import (
 	"effectonce/cmd/processor/internal/dedupcmd"
 	"effectonce/cmd/processor/internal/demo"
 	"effectonce/cmd/processor/internal/naive"
+	"effectonce/cmd/processor/internal/partitionscmd"
 	"effectonce/cmd/processor/internal/pipelinecmd"
 	"effectonce/cmd/processor/internal/produce"
 	"effectonce/cmd/processor/internal/run"
@@ -20,6 +21,7 @@ func verbs() []*cobra.Command {
 	return append(demo.Commands(),
 		bench.Command(storm.Command()),
 		dedupcmd.Command(),
+		partitionscmd.Command(),
 		pipelinecmd.Command(),
 		naive.Command(),
 		produce.Command(),

@@ -45,18 +45,26 @@ func (s *Store) Adopt(ctx context.Context, tx *pgtx.Tx, pipeline int64, cluster 
 
 // Decision is what somebody decided about a pipeline, for people.
 type Decision struct {
-	Topic  stream.UUID // zero when it concerns the pipeline
-	Kind   string
-	Reason string
-	Detail []byte // JSON
+	Topic     stream.UUID // zero when it concerns the pipeline
+	Partition *int32      // nil when it concerns more than one
+	Kind      string
+	Reason    string
+	Detail    []byte // JSON
 }
 
 // Decide writes a decision down, in the transaction that carries it out.
 func (s *Store) Decide(ctx context.Context, tx *pgtx.Tx, pipeline int64, d Decision) error {
+	numbers := []int32{} // none: its first element is null
+	if d.Partition != nil {
+		numbers = append(numbers, *d.Partition)
+	}
 	return tx.Run(ctx, pgtx.Statement{
-		Step:   pgtx.StepWrite,
-		SQL:    s.sql(`INSERT INTO @schema@.decisions (pipeline, topic_id, kind, reason, detail) VALUES ($1, nullif($2, '00000000-0000-0000-0000-000000000000'), $3, $4, $5)`),
-		Params: []pgtx.Param{pgtx.Int8(pipeline), pgtx.UUID(d.Topic), pgtx.Text(d.Kind), pgtx.Text(d.Reason), pgtx.JSON(d.Detail)},
+		Step: pgtx.StepWrite,
+		SQL: s.sql(`INSERT INTO @schema@.decisions (pipeline, topic_id, partition, kind, reason, detail)
+			VALUES ($1, nullif($2, '00000000-0000-0000-0000-000000000000'), $3[1], $4, $5, $6)`),
+		Params: []pgtx.Param{
+			pgtx.Int8(pipeline), pgtx.UUID(d.Topic), pgtx.Int4s(numbers), pgtx.Text(d.Kind), pgtx.Text(d.Reason), pgtx.JSON(d.Detail),
+		},
 	})
 }
 

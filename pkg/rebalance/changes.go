@@ -16,7 +16,7 @@ import (
 
 func truncation(next, end int64) Cause {
 	return Cause{
-		Code: "truncated",
+		Code: shortened,
 		Text: fmt.Sprintf("the log was truncated to offset %d, records up to %d were applied from the branch that is gone", end, next),
 		Fix:  "decide where to go on: records in [end, position) may be other records now",
 	}

@@ -2,8 +2,11 @@ package rebalance
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
@@ -76,6 +79,37 @@ func (g *Group) Leave(ctx context.Context) error {
 	}
 	if err := cl.CommitMarkedOffsets(stamped(ctx, g.cfg.Pipeline)); err != nil {
 		return fmt.Errorf("mirror: %w", err)
+	}
+	return nil
+}
+
+// Mirrored returns the group's own commit for a partition, -1 when there is none or
+// when it is somebody else's.
+func Mirrored(ctx context.Context, adm *kadm.Client, pipeline, group string, n Name) (int64, error) {
+	committed, err := adm.FetchOffsets(ctx, group)
+	if errors.Is(err, kerr.GroupIDNotFound) {
+		return -1, nil
+	}
+	if err != nil {
+		return -1, fmt.Errorf("group offsets: %w", err)
+	}
+	o, ok := committed.Lookup(n.Topic, n.Number)
+	switch {
+	case !ok || o.Err == nil && o.Metadata != metadata(pipeline):
+		return -1, nil
+	case o.Err != nil:
+		return -1, fmt.Errorf("group offset: %w", o.Err)
+	}
+	return o.At, nil
+}
+
+// Mirror commits a position as the group's own offset. Kafka refuses it while the group
+// has members: they do it themselves.
+func Mirror(ctx context.Context, adm *kadm.Client, pipeline, group string, n Name, next int64) error {
+	var o kadm.Offsets
+	o.Add(kadm.Offset{Topic: n.Topic, Partition: n.Number, At: next, LeaderEpoch: -1, Metadata: metadata(pipeline)})
+	if err := adm.CommitAllOffsets(ctx, group, o); err != nil {
+		return fmt.Errorf("group offset: %w", err)
 	}
 	return nil
 }

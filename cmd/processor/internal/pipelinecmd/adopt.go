@@ -1,14 +1,13 @@
 package pipelinecmd
 
 import (
-	"errors"
 	"fmt"
 	"io"
 
 	"github.com/spf13/cobra"
 
 	"effectonce/cmd/processor/internal/cli"
-	"effectonce/cmd/processor/internal/exit"
+	"effectonce/cmd/processor/internal/run"
 	"effectonce/pkg/processor"
 )
 
@@ -35,16 +34,13 @@ why. Exit codes: 0 shown or done, 2 no --reason, 69 Kafka or the database is dow
 		if err != nil {
 			return err
 		}
-		cfg, err := configured(s, cmd, args)
+		cfg, err := run.Configured(s, cmd, args)
 		if err != nil {
 			return err
 		}
 		a, err := processor.Adopt(cmd.Context(), cfg, apply, reason)
-		switch {
-		case errors.Is(err, processor.ErrReason):
-			return exit.With(exit.UsageError, fmt.Errorf("nothing was done: %w: add --reason", err))
-		case err != nil:
-			return failure(err)
+		if err != nil {
+			return run.Failure(err)
 		}
 		r := adoption{a, apply && !a.Empty()}
 		if asJSON {

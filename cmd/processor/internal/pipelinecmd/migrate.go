@@ -2,14 +2,10 @@
 package pipelinecmd
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
-	"net"
 
-	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/rs/zerolog"
 	"github.com/spf13/cobra"
 
 	"effectonce/cmd/processor/internal/cli"
@@ -51,7 +47,7 @@ somebody else was quicker, 69 Kafka or the database is down.`,
 		if err != nil {
 			return err
 		}
-		cfg, err := configured(s, cmd, args)
+		cfg, err := run.Configured(s, cmd, args)
 		if err != nil {
 			return err
 		}
@@ -68,34 +64,12 @@ somebody else was quicker, 69 Kafka or the database is down.`,
 	return cmd
 }
 
-// configured is the pipeline that the command line names.
-func configured(s *cli.Settings, cmd *cobra.Command, args []string) (processor.Config, error) {
-	loaded, err := s.Load(cmd, args)
-	if err != nil {
-		return processor.Config{}, err
-	}
-	cfg, err := run.Pipeline(loaded.Config, zerolog.Nop())
-	if err != nil {
-		return processor.Config{}, exit.With(exit.Config, err)
-	}
-	return cfg, nil
-}
-
 // failure gives an error its exit code and what to do next.
 func failure(err error) error {
-	switch {
-	case errors.Is(err, processor.ErrForgets):
+	if errors.Is(err, processor.ErrForgets) {
 		return exit.With(exit.Refused, fmt.Errorf("nothing was done: %w: add --forget-keys to permit it", err))
-	case errors.Is(err, processor.ErrChanged):
-		return exit.With(exit.Refused, fmt.Errorf("nothing was done: %w: look at the plan again", err))
 	}
-	code, err := run.Code(err)
-	var dial *pgconn.ConnectError
-	var network net.Error
-	if code == exit.Failed && (errors.As(err, &dial) || errors.As(err, &network) || errors.Is(err, context.DeadlineExceeded)) {
-		code = exit.Unavailable
-	}
-	return exit.With(code, err)
+	return run.Failure(err)
 }
 
 // result is what the verb prints.
