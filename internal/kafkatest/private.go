@@ -16,6 +16,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"effectonce/internal/certtest"
+	"effectonce/internal/cuttest"
 	"effectonce/internal/proctest"
 )
 
@@ -27,13 +28,18 @@ type Listener struct {
 	Name       string            // upper case
 	Protocol   string            // PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL
 	Properties map[string]string // of this listener: without the prefix listener.name.….
+	Proxied    bool              // clients come through a proxy that can cut them off
 }
 
 // Private is a real broker of the test's own. Addr is its PLAINTEXT listener.
 type Private struct {
-	Addr  string
-	ports map[string]int
+	Addr    string
+	ports   map[string]int
+	proxies map[string]*cuttest.Proxy
 }
+
+// Proxy is the one before a proxied listener.
+func (b *Private) Proxy(name string) *cuttest.Proxy { return b.proxies[name] }
 
 // ListenerAddr is the host:port of a listener by name.
 func (b *Private) ListenerAddr(name string) string {
@@ -56,9 +62,12 @@ func StartPrivate(tb testing.TB, properties map[string]string, listeners ...List
 	tb.Helper()
 	dir := tb.TempDir()
 	all := append([]Listener{{Name: "PLAINTEXT", Protocol: "PLAINTEXT"}, {Name: "CONTROLLER", Protocol: "PLAINTEXT"}}, listeners...)
-	b := &Private{ports: map[string]int{}}
+	b := &Private{ports: map[string]int{}, proxies: map[string]*cuttest.Proxy{}}
 	for i, port := range proctest.Ports(tb, len(all)) {
 		b.ports[all[i].Name] = port
+		if all[i].Proxied {
+			b.proxies[all[i].Name] = cuttest.Start(tb, b.ListenerAddr(all[i].Name))
+		}
 	}
 	b.Addr = b.ListenerAddr("PLAINTEXT")
 	config := filepath.Join(dir, "server.properties")
@@ -133,7 +142,10 @@ func (b *Private) settings(data string, listeners []Listener) map[string]string 
 		door := l.Name + "://" + b.ListenerAddr(l.Name)
 		doors = append(doors, door)
 		protocols = append(protocols, l.Name+":"+l.Protocol)
-		if l.Name != "CONTROLLER" {
+		switch {
+		case l.Proxied:
+			advertised = append(advertised, l.Name+"://"+b.proxies[l.Name].Addr())
+		case l.Name != "CONTROLLER":
 			advertised = append(advertised, door)
 		}
 		for key, value := range l.Properties {

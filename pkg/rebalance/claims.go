@@ -118,9 +118,11 @@ func (g *Group) Stop(claim stream.Claim, c Cause) {
 }
 
 // Fenced gives up a claim that Postgres refused. If the assignment still stands
-// the partition is taken over again under a new owner, after exponential waits;
-// a member that is a zombie will hear from Kafka before. at once skips the first
-// wait: the database went back and nobody else is known to hold the row.
+// the partition is taken over again under a new owner, after exponential waits, and
+// not before the group has answered a heartbeat: a member that is cut off from Kafka
+// keeps its assignment for ever, and would fence the true owner again and again.
+// atOnce skips the first wait: the database went back and nobody else is known to
+// hold the row.
 func (g *Group) Fenced(ctx context.Context, owner stream.UUID, atOnce bool) {
 	h, claim, n := g.giveUp(owner)
 	if h == nil {
@@ -138,8 +140,12 @@ func (g *Group) Fenced(ctx context.Context, owner stream.UUID, atOnce bool) {
 	backoff := retakeWait << (n - 1)
 	if atOnce && n == 1 {
 		backoff = 0
+	} else {
+		g.mu.Lock()
+		h.proof = h.Since
+		g.mu.Unlock()
 	}
-	g.wait(h, Cause{Code: "fenced", Text: "another claim was made; taking over again"}, backoff)
+	g.wait(h, Cause{Code: "fenced", Text: "another claim was made; taking over again once the group says that the assignment stands"}, backoff)
 }
 
 // giveUp replaces the owner of a running claim and counts how often that happened.

@@ -59,6 +59,7 @@ type Held struct {
 	Since   time.Time // when it came into this state
 	retakes int       // takeovers after being fenced, without a calm minute between
 	due     time.Time // of the next attempt while waiting
+	proof   time.Time // no attempt before the group has answered a heartbeat that left later
 	vague   bool      // stopped outside the log, and its range is yet to be asked for
 }
 

@@ -110,6 +110,7 @@ func (p pulse) OnBrokerE2E(_ kgo.BrokerMetadata, key int16, e2e kgo.BrokerE2E) {
 
 func (g *Group) beat(sent time.Time) {
 	g.mu.Lock()
-	defer g.mu.Unlock()
 	g.session.Beat = sent
+	g.mu.Unlock()
+	g.poke()
 }

@@ -96,7 +96,7 @@ func (g *Group) due(now time.Time) (due []*Held, next time.Duration) {
 	defer g.mu.Unlock()
 	next = time.Hour
 	for _, h := range g.held {
-		if h.State != Waiting {
+		if h.State != Waiting || g.session.Beat.Before(h.proof) { // a heartbeat's answer wakes the background
 			continue
 		}
 		if wait := h.due.Sub(now); wait <= 0 {
