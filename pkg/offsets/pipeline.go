@@ -172,6 +172,25 @@ func (s *Store) Grow(ctx context.Context, tx *pgtx.Tx, pipeline int64, t Topic, 
 	return tx.Run(ctx, s.positions(pipeline, t, t.Partitions, starts))
 }
 
+// Unclaimed returns the pipeline's positions that nobody has ever taken over, where
+// their partitions begin.
+func (s *Store) Unclaimed(ctx context.Context, tx *pgtx.Tx, pipeline int64) (map[stream.Partition]int64, error) {
+	starts := map[stream.Partition]int64{}
+	err := tx.Run(ctx, pgtx.Statement{
+		Step:   pgtx.StepBegin,
+		SQL:    s.sql(`SELECT topic_id, partition, next_offset FROM @schema@.positions WHERE pipeline = $1 AND lane = '' AND epoch = 0`),
+		Params: []pgtx.Param{pgtx.Int8(pipeline)},
+		Row: func(r pgtx.Row) error {
+			var p stream.Partition
+			var next int64
+			err := r.Scan((*[16]byte)(&p.Topic), &p.Number, &next)
+			starts[p] = next
+			return err
+		},
+	})
+	return starts, err
+}
+
 func (s *Store) positions(pipeline int64, t Topic, first int32, starts []int64) pgtx.Statement {
 	numbers := make([]int32, len(starts))
 	for i := range numbers {

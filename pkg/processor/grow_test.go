@@ -17,8 +17,14 @@ import (
 // onKafka has the world's topic on the real broker, under a group of its own.
 func onKafka(t *testing.T, partitions int32) *world {
 	t.Helper()
+	return onBroker(t, kafkatest.Broker(t), partitions)
+}
+
+// onBroker is onKafka on another real broker.
+func onBroker(t *testing.T, addr string, partitions int32, configs ...string) *world {
+	t.Helper()
 	w := newWorld(t, 1)
-	w.broker, w.topic = kafkatest.Broker(t), kafkatest.Topic(t, partitions)
+	w.broker, w.topic = addr, kafkatest.TopicOn(t, addr, partitions, configs...)
 	w.cfg.Topics, w.cfg.Group = []string{w.topic}, w.topic
 	w.cfg.Kafka = []kgo.Opt{kgo.SeedBrokers(w.broker)}
 	return w

@@ -90,10 +90,7 @@ func TestAFetchOfAbortedRecordsMovesThePosition(t *testing.T) {
 func TestACompactedTopicHasHoles(t *testing.T) {
 	t.Parallel()
 	broker := kafkatest.StartPrivate(t, map[string]string{"log.cleaner.backoff.ms": "50"})
-	w := newWorld(t, 1)
-	w.broker = broker.Addr
-	w.topic = kafkatest.TopicOn(t, w.broker, 1, "cleanup.policy=compact", "segment.ms=1", "min.cleanable.dirty.ratio=0.001")
-	w.cfg.Topics, w.cfg.Kafka = []string{w.topic}, []kgo.Opt{kgo.SeedBrokers(w.broker)}
+	w := onBroker(t, broker.Addr, 1, "cleanup.policy=compact", "segment.ms=1", "min.cleanable.dirty.ratio=0.001")
 	const sent, rounds = 1000, 20
 	client := kafkatest.Client(t, w.broker)
 	for round := range rounds { // each in a segment of its own

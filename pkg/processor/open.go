@@ -64,7 +64,7 @@ func transient(err error) bool {
 	}
 	var dial *pgconn.ConnectError
 	var network net.Error
-	return errors.As(err, &dial) || errors.As(err, &network) || kerr.IsRetriable(err) || kgo.IsRetryableBrokerErr(err) ||
+	return errors.Is(err, rebalance.ErrGroupBusy) || errors.As(err, &dial) || errors.As(err, &network) || kerr.IsRetriable(err) || kgo.IsRetryableBrokerErr(err) ||
 		errors.Is(err, context.DeadlineExceeded) || errors.Is(err, kgo.ErrClientClosed)
 }
 
@@ -218,11 +218,18 @@ func (p *Processor) register(ctx context.Context, adm *kadm.Client, cluster stri
 	if err == nil {
 		err = p.registerTopics(ctx, tx, adm)
 	}
+	var starts map[stream.Partition]int64
+	if err == nil {
+		starts, err = p.offsets.Unclaimed(ctx, tx, p.pipeline.ID)
+	}
 	if err != nil {
 		tx.Rollback(ctx)
 		return err
 	}
-	return tx.Commit(ctx)
+	if err := tx.Commit(ctx); err != nil {
+		return err
+	}
+	return rebalance.StampStarts(ctx, adm, p.cfg.Pipeline, p.cfg.Group, p.topics, starts)
 }
 
 func (p *Processor) registerTopics(ctx context.Context, tx *pgtx.Tx, adm *kadm.Client) error {
@@ -311,7 +318,7 @@ func (p *Processor) openPools(ctx context.Context) error {
 // join makes the group's client: from here on callbacks come.
 func (p *Processor) join(ctx context.Context) error {
 	p.group = rebalance.New(rebalance.Config{
-		Pipeline: p.cfg.Pipeline, ID: p.pipeline.ID, Topics: maps.Clone(p.topics), Grows: len(p.cfg.Key) == 0,
+		Pipeline: p.cfg.Pipeline, Group: p.cfg.Group, ID: p.pipeline.ID, Topics: maps.Clone(p.topics), Grows: len(p.cfg.Key) == 0,
 		Holder: holder(), Sessions: p.sessions, Grace: p.cfg.Grace, OnReset: p.cfg.OnReset,
 		Offsets: p.offsets, Log: p.log, Control: p.control,
 	}, rebalance.Board{Open: p.list.open, Drop: p.list.drop, HandOver: p.handOver, Ask: p.loop.ask, Tell: p.tell})

@@ -18,6 +18,7 @@ import (
 // Config is what a Group needs to know.
 type Config struct {
 	Pipeline string
+	Group    string
 	ID       int64            // of the pipeline's row
 	Topics   map[string]Topic // by name, as found at start
 	Grows    bool             // new partitions are simply added: no scope rests on their count
@@ -170,8 +171,14 @@ func (g *Group) register(n Name) *Held {
 func (g *Group) settle(h *Held, a found) {
 	switch a.Outcome {
 	case offsets.Taken:
-		if cause, stop := g.mirrorSays(h.Name, a.Claim.Next); stop {
+		m := g.mirrored(h.Name)
+		if cause, stop := m.ahead(a.Claim.Next); stop {
 			g.stop(h, a.Claim.Owner, cause, &a.Claim)
+			return
+		}
+		if m.foreign() {
+			g.locate(h, a.Claim)
+			g.wait(h, foreignCause(m), 0)
 			return
 		}
 		if g.move(h, Taking, Running, a.Claim) {
@@ -179,9 +186,7 @@ func (g *Group) settle(h *Held, a found) {
 			g.board.Tell(Event{Kind: "takeover", Name: h.Name, Claim: a.Claim})
 		}
 	case offsets.Locked:
-		g.mu.Lock()
-		h.Claim.Next, h.Claim.LeaderEpoch = a.Claim.Next, a.Claim.LeaderEpoch
-		g.mu.Unlock()
+		g.locate(h, a.Claim)
 		g.wait(h, Cause{Code: "locked", Text: "a transaction holds its position; last held by " + a.Holder}, 0)
 	case offsets.Missing:
 		if cause, stop := g.missing(h.Name, a.known); stop {
@@ -195,6 +200,13 @@ func (g *Group) settle(h *Held, a found) {
 			Fix: "run the configuration the pipeline was set to, or set it to this one with processor pipeline migrate",
 		}, &a.Claim)
 	}
+}
+
+// locate notes where a partition stands that is not open yet.
+func (g *Group) locate(h *Held, at stream.Claim) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	h.Claim.Next, h.Claim.LeaderEpoch = at.Next, at.LeaderEpoch
 }
 
 // fill answers for every partition; one that does not run is paused.

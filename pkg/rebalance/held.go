@@ -52,15 +52,17 @@ func (c Cause) String() string {
 
 // Held is one partition of this member's assignment.
 type Held struct {
-	Name    Name
-	Claim   stream.Claim // Owner from the start; position and epoch once taken
-	State   State
-	Cause   Cause
-	Since   time.Time // when it came into this state
-	retakes int       // takeovers after being fenced, without a calm minute between
-	due     time.Time // of the next attempt while waiting
-	proof   time.Time // no attempt before the group has answered a heartbeat that left later
-	vague   bool      // stopped outside the log, and its range is yet to be asked for
+	Name      Name
+	Claim     stream.Claim // Owner from the start; position and epoch once taken
+	State     State
+	Cause     Cause
+	Since     time.Time // when it came into this state
+	retakes   int       // takeovers after being fenced, without a calm minute between
+	due       time.Time // of the next attempt while waiting
+	proof     time.Time // no attempt before the group has answered a heartbeat that left later
+	unstamped bool      // taken; Kafka has yet to take our offset before it is opened
+	told      bool      // people were told that its group offset was moved from outside
+	vague     bool      // stopped outside the log, and its range is yet to be asked for
 }
 
 // maxRetakes is how often a member that was fenced takes over again before it

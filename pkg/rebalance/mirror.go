@@ -39,34 +39,31 @@ func mirrorOf(pipeline string, offset int64, md *string) mirror {
 	return mirror{offset, md != nil && *md == metadata(pipeline)}
 }
 
-// mirrorSays compares the group's offset with the position just taken over. Only
-// an offset without our metadata is external; ours ahead of Postgres means the
-// database went back or is the wrong one, and is never honoured.
-func (g *Group) mirrorSays(n Name, next int64) (Cause, bool) {
+// foreign reports whether somebody else wrote the offset. See reset.go.
+func (m mirror) foreign() bool { return m.offset >= 0 && !m.ours }
+
+// mirrored is what the group had committed when the partition was assigned, or what
+// is known to be committed since.
+func (g *Group) mirrored(n Name) mirror {
 	g.mu.Lock()
-	m, ok := g.mirrors[n]
-	g.mu.Unlock()
-	switch {
-	case !ok || m.offset < 0:
-		return Cause{}, false
-	case m.ours && m.offset > next:
-		return Cause{
-			Code: "mirror_ahead",
-			Text: fmt.Sprintf("Postgres is at offset %d, the group's own commit at %d: the database went back or is another one", next, m.offset),
-			Fix:  "connect the right database, or reset the group's offsets to the position to go on from Postgres",
-		}, true
-	case !m.ours && m.offset != next:
-		c := Cause{
-			Code: "external_reset",
-			Text: fmt.Sprintf("the group's offset was moved to %d from outside, Postgres is at %d", m.offset, next),
-			Fix:  "positions live in Postgres; the group's offset is only shown to lag tools",
-		}
-		if g.cfg.OnReset == "fail" {
-			return c, true
-		}
-		g.board.Tell(Event{Kind: "external_reset", Name: n, Cause: c})
+	defer g.mu.Unlock()
+	if m, ok := g.mirrors[n]; ok {
+		return m
 	}
-	return Cause{}, false
+	return mirror{offset: -1}
+}
+
+// ahead judges our own commit beyond the position just taken over: the database went
+// back or is the wrong one. That is never honoured.
+func (m mirror) ahead(next int64) (Cause, bool) {
+	if !m.ours || m.offset <= next {
+		return Cause{}, false
+	}
+	return Cause{
+		Code: "mirror_ahead",
+		Text: fmt.Sprintf("Postgres is at offset %d, the group's own commit at %d: the database went back or is another one", next, m.offset),
+		Fix:  "connect the right database, or reset the group's offsets to the position to go on from Postgres",
+	}, true
 }
 
 // Leave brings the mirror up to what is marked, once nothing is in flight any more
@@ -86,21 +83,31 @@ func (g *Group) Leave(ctx context.Context) error {
 // Mirrored returns the group's own commit for a partition, -1 when there is none or
 // when it is somebody else's.
 func Mirrored(ctx context.Context, adm *kadm.Client, pipeline, group string, n Name) (int64, error) {
+	m, err := askMirror(ctx, adm, pipeline, group, n)
+	if err != nil || !m.ours {
+		return -1, err
+	}
+	return m.offset, nil
+}
+
+// askMirror asks Kafka what the group has committed for a partition.
+func askMirror(ctx context.Context, adm *kadm.Client, pipeline, group string, n Name) (mirror, error) {
+	none := mirror{offset: -1}
 	committed, err := adm.FetchOffsets(ctx, group)
 	if errors.Is(err, kerr.GroupIDNotFound) {
-		return -1, nil
+		return none, nil
 	}
 	if err != nil {
-		return -1, fmt.Errorf("group offsets: %w", err)
+		return none, fmt.Errorf("group offsets: %w", err)
 	}
 	o, ok := committed.Lookup(n.Topic, n.Number)
 	switch {
-	case !ok || o.Err == nil && o.Metadata != metadata(pipeline):
-		return -1, nil
+	case !ok:
+		return none, nil
 	case o.Err != nil:
-		return -1, fmt.Errorf("group offset: %w", o.Err)
+		return none, fmt.Errorf("group offset: %w", o.Err)
 	}
-	return o.At, nil
+	return mirrorOf(pipeline, o.At, &o.Metadata), nil
 }
 
 // Mirror commits a position as the group's own offset. Kafka refuses it while the group

@@ -2,12 +2,15 @@ package rebalance_test
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"effectonce/pkg/rebalance"
 )
@@ -116,12 +119,99 @@ func TestMirror(t *testing.T) {
 					m.stopped(0, c.stop)
 				} else {
 					m.reads(0, 4, 10)
+					if c.metadata != ours {
+						w.becomesOurs(0, 4)
+					}
 				}
 				if next := w.row(0).Next; next != 4 {
 					t.Errorf("the position was moved to %d", next)
 				}
 			})
 		}
+	}
+}
+
+// becomesOurs requires the group's offset to have our metadata by now.
+func (w *world) becomesOurs(n int32, at int64) {
+	w.t.Helper()
+	got, err := w.adm.FetchOffsets(w.t.Context(), pipeline)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if o, ok := got.Lookup(topic, n); !ok || o.At != at || o.Metadata != ours {
+		w.t.Errorf("the group's offset is %d %q, want ours at %d", o.At, o.Metadata, at)
+	}
+}
+
+// TestNothingIsOpenedBeforeTheMirrorIsOurs: opened first, a partition whose member is
+// killed before its next commit to Kafka would be decided about again, from further
+// on. While Kafka refuses our commit, it waits; people are told of the reset once.
+func TestNothingIsOpenedBeforeTheMirrorIsOurs(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 2, 4, 4)
+	w.commit(pipeline, 0, 1, "")
+	refusals := 0
+	w.fake.ControlKey(kmsg.OffsetCommit.Int16(), func(kreq kmsg.Request) (kmsg.Response, error, bool) {
+		req, ok := kreq.(*kmsg.OffsetCommitRequest)
+		if refusals == 2 || !ok {
+			return nil, nil, false
+		}
+		refusals++
+		w.fake.KeepControl()
+		resp, _ := req.ResponseKind().(*kmsg.OffsetCommitResponse) // its kind
+		for _, rt := range req.Topics {
+			st := kmsg.NewOffsetCommitResponseTopic()
+			st.Topic, st.TopicID = rt.Topic, rt.TopicID
+			for _, rp := range rt.Partitions {
+				sp := kmsg.NewOffsetCommitResponseTopicPartition()
+				sp.Partition, sp.ErrorCode = rp.Partition, kerr.RebalanceInProgress.Code
+				st.Partitions = append(st.Partitions, sp)
+			}
+			resp.Topics = append(resp.Topics, st)
+		}
+		return resp, nil, true
+	})
+	m := w.join(w.config())
+	m.reads(1, 4, 10) // nobody waits for another partition's mirror
+	m.await("external_reset", 0)
+	for range 2 {
+		if e := m.await("retry", 0); !errors.Is(e.Err, kerr.RebalanceInProgress) {
+			t.Errorf("%v", e.Err)
+		}
+		m.mu.Lock()
+		if _, open := m.open[name(0)]; open {
+			t.Error("it is open")
+		}
+		m.mu.Unlock()
+	}
+	m.reads(0, 4, 10)
+	w.becomesOurs(0, 4)
+	m.stop()
+	close(m.events)
+	for e := range m.events {
+		if e.Kind == "external_reset" {
+			t.Error("told again")
+		}
+	}
+}
+
+// TestAnIdlePartitionIsJudgedOnce: a partition at which nothing is ever committed, as
+// after moving in from another consumer, got no metadata of ours: each takeover found
+// it moved from outside, though nobody had done anything since.
+func TestAnIdlePartitionIsJudgedOnce(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1, 10)
+	w.commit(pipeline, 0, 7, "")
+	m := w.join(w.config())
+	m.await("external_reset", 0)
+	m.await("takeover", 0)
+	m.stop()
+	cfg := w.config()
+	cfg.OnReset = "fail"
+	m = w.join(cfg)
+	m.await("takeover", 0)
+	if h := m.held(0); h.State != rebalance.Running {
+		t.Errorf("%+v", h)
 	}
 }
 

@@ -83,6 +83,7 @@ func (g *Group) Run(ctx context.Context) error {
 		due, next := g.due(time.Now())
 		if len(due) > 0 {
 			g.retake(ctx, due)
+			g.stamp(ctx)
 			_, next = g.due(time.Now())
 		}
 		timer.Reset(next)
@@ -147,11 +148,7 @@ func (g *Group) postpone(h *Held, d time.Duration) {
 // arm hands a claim to the poll goroutine, which alone replaces a queue, seeks and
 // resumes. SetOffsets never validates a leader epoch, so that is asked first.
 func (g *Group) arm(ctx context.Context, h *Held, claim stream.Claim) {
-	if !g.move(h, Waiting, Arming, claim) {
-		return
-	}
-	if cause, stop := g.firstMirror(h, claim); stop {
-		g.stop(h, claim.Owner, cause, nil)
+	if !g.agrees(ctx, h, claim) || !g.move(h, Waiting, Arming, claim) {
 		return
 	}
 	if cause, stop, err := g.truncated(ctx, claim); err != nil {
@@ -172,19 +169,6 @@ func (g *Group) arm(ctx context.Context, h *Held, claim stream.Claim) {
 		g.board.Open(claim) // behind the resume: who has the queue may stop the partition
 		g.board.Tell(Event{Kind: "takeover", Name: h.Name, Claim: claim})
 	})
-}
-
-// firstMirror compares the mirror with a first takeover that had to wait. A claim
-// that was given up has been compared before; what the group has committed since is
-// not known here, and that the database went back is the reason to be here.
-func (g *Group) firstMirror(h *Held, claim stream.Claim) (Cause, bool) {
-	g.mu.Lock()
-	retakes := h.retakes
-	g.mu.Unlock()
-	if retakes > 0 {
-		return Cause{}, false
-	}
-	return g.mirrorSays(h.Name, claim.Next)
 }
 
 // truncated asks Kafka where the leader epoch stored with the position ends.
