@@ -79,20 +79,20 @@ func (l *list) forget(q *queue) {
 }
 
 // leave ends the membership. What is in flight lands first, so that the mirror tells
-// of it; behind that the others may take over, and what is left goes on until they do
-// or handOverTime is over. ctx may be over.
+// of it; only that is waited for without working, since the mirror's commit may take as
+// long as a rebalance. Behind it the others may take over, and what is left goes on
+// until they do or handOverTime is over. ctx may be over.
 func (p *Processor) leave(ctx context.Context) {
 	if p.client == nil || p.left {
 		return
 	}
 	p.left = true
-	resume := p.list.still(leaving)
+	p.list.still(leaving)
 	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaving)
 	defer cancel()
 	if err := p.group.Leave(limited); err != nil {
 		p.logger.Warn().Err(err).Msg("the group's offset stays behind the position, until the next member commits")
 	}
-	resume()
 	p.client.CloseAllowingRebalance()
 	p.list.handed(handOverTime)
 }
@@ -100,9 +100,8 @@ func (p *Processor) leave(ctx context.Context) {
 // handOverTime is how long a shutdown goes on with outgoing queues.
 const handOverTime = 3 * time.Second
 
-// still waits until nothing is in flight, at most for limit, and has nothing taken
-// until it is resumed.
-func (l *list) still(limit time.Duration) (resume func()) {
+// still has nothing taken until nothing is in flight, at most for limit.
+func (l *list) still(limit time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.paused = true
@@ -114,12 +113,8 @@ func (l *list) still(limit time.Duration) (resume func()) {
 		}
 		return true
 	})
-	return func() {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		l.paused = false
-		l.cond.Broadcast()
-	}
+	l.paused = false
+	l.cond.Broadcast()
 }
 
 // handed waits until no queue is outgoing, and gives up those that are behind limit.

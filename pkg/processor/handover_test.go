@@ -93,38 +93,33 @@ func TestAnOutgoingQueueEnds(t *testing.T) {
 	})
 }
 
-// Before the mirror is written nothing is in flight, and nothing is taken meanwhile.
+// Before the mirror is written nothing is in flight, and nothing is taken until then.
 func TestStill(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		l := newList(10, 1<<20, 1<<30)
 		running(l, 1)
-		l.offer(nameOf(1), recordsOf(0, 15))
+		running(l, 2)
+		l.offer(nameOf(1), recordsOf(0, 10))
 		p := l.take().parts[0]
-		var resume func()
+		l.offer(nameOf(2), recordsOf(0, 10))
 		stood, took := false, false
 		go func() {
-			resume = l.still(time.Hour)
+			l.still(time.Hour)
 			stood = true
 		}()
 		synctest.Wait()
-		if stood {
-			t.Fatal("a part is in flight")
+		go func() { took = l.take() != nil }()
+		synctest.Wait()
+		if stood || took {
+			t.Fatalf("with a part in flight: still %t, took %t", stood, took)
 		}
 		p.to = 10
 		l.committed(p)
-		go func() {
-			took = l.take() != nil
-		}()
 		synctest.Wait()
-		if !stood || took {
-			t.Fatalf("still %t, took %t", stood, took)
+		if !stood || !took {
+			t.Fatalf("with none: still %t, took %t", stood, took)
 		}
-		resume()
-		synctest.Wait()
-		if !took {
-			t.Error("nothing is taken any more")
-		}
-		l.still(time.Second)() // ends by its limit
+		l.still(time.Second) // what was taken does not end: its limit ends it
 	})
 }

@@ -137,7 +137,7 @@ func (g *Group) Fenced(ctx context.Context, owner stream.UUID, atOnce bool) {
 		}, nil)
 		return
 	}
-	backoff := retakeWait << (n - 1)
+	backoff := g.cfg.Heartbeat << (n - 1)
 	if atOnce && n == 1 {
 		backoff = 0
 	} else {
@@ -186,10 +186,6 @@ func (g *Group) holderOf(ctx context.Context, p stream.Partition) string {
 		g.cfg.Offsets.Read(g.cfg.ID, []stream.Partition{p}, false, func(r offsets.Row) { holder = r.Holder }))
 	return holder
 }
-
-// retakeWait is the first wait of a fenced member: about one heartbeat, so that a
-// zombie learns from Kafka first.
-const retakeWait = 3 * time.Second
 
 // Held returns a copy of what is held, ordered by topic and number.
 func (g *Group) Held() []Held {

@@ -17,18 +17,19 @@ import (
 
 // Config is what a Group needs to know.
 type Config struct {
-	Pipeline string
-	Group    string
-	ID       int64            // of the pipeline's row
-	Topics   map[string]Topic // by name, as found at start
-	Grows    bool             // new partitions are simply added: no scope rests on their count
-	Holder   string           // host and pid, written beside the owner
-	Sessions string           // prefix of application_name: backends that a takeover may end
-	Grace    time.Duration    // how long a takeover waits before it ends our own stuck backends
-	OnReset  string           // warn or fail: the group's offset was moved by hand
-	Offsets  *offsets.Store
-	Log      *dedup.Store
-	Control  *pgxpool.Pool // its own connections: a committer behind a zombie never starves the takeover
+	Pipeline  string
+	Group     string
+	ID        int64            // of the pipeline's row
+	Topics    map[string]Topic // by name, as found at start
+	Grows     bool             // new partitions are simply added: no scope rests on their count
+	Holder    string           // host and pid, written beside the owner
+	Sessions  string           // prefix of application_name: backends that a takeover may end
+	Grace     time.Duration    // how long a takeover waits before it ends our own stuck backends
+	Heartbeat time.Duration    // first wait of a fenced member, so that a zombie hears from Kafka first
+	OnReset   string           // warn or fail: the group's offset was moved by hand
+	Offsets   *offsets.Store
+	Log       *dedup.Store
+	Control   *pgxpool.Pool // its own connections: a committer behind a zombie never starves the takeover
 }
 
 // Board is the side of the processor: queues and the poll goroutine.
@@ -147,6 +148,9 @@ func (g *Group) begin(m map[string]map[int32]kgo.Offset) []*Held {
 			h := g.register(Name{topic, n})
 			if h.State == Taking {
 				taking = append(taking, h)
+			}
+			if h.State == Waiting { // the group says anew that it is ours: no zombie waits here
+				h.due = time.Now()
 			}
 		}
 	}

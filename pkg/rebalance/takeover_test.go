@@ -252,6 +252,26 @@ func TestWentBack(t *testing.T) {
 	m.reads(0, 1, 10)
 }
 
+// A fenced member waits so that a zombie hears from Kafka first. Whoever is given the
+// partition anew meanwhile has heard, and does not wait.
+func TestFencedAndAssignedAnew(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1, 2)
+	m := w.join(w.config())
+	claim := m.await("takeover", 0).Claim
+	w.claim(w.session("other"), 0)
+	m.group.Fenced(t.Context(), claim.Owner, false)
+	if m.group.Due(rebalance.Name{Topic: topic, Number: 0}) {
+		t.Error("it takes over at once")
+	}
+	if _, err := m.group.Adjust(t.Context(), map[string]map[int32]kgo.Offset{topic: {0: kgo.NewOffset().At(2)}}); err != nil {
+		t.Fatal(err)
+	}
+	if again := m.await("takeover", 0).Claim; again.Owner == claim.Owner || again.Epoch != 3 {
+		t.Errorf("%+v", again)
+	}
+}
+
 // TestStoppedStays: a partition stopped for a cause is not brought back by a
 // transaction that was in flight and is fenced, nor by what was known of an older
 // claim.

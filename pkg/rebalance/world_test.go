@@ -196,7 +196,7 @@ func (w *world) config() rebalance.Config {
 	w.t.Cleanup(control.Close)
 	return rebalance.Config{
 		Pipeline: pipeline, Group: pipeline, ID: w.id, Topics: map[string]rebalance.Topic{topic: w.topic}, Holder: "here/1", Sessions: sessions,
-		Grace: time.Hour, OnReset: "warn", Offsets: w.store, Log: w.log, Control: control,
+		Grace: time.Hour, Heartbeat: time.Hour, OnReset: "warn", Offsets: w.store, Log: w.log, Control: control,
 	}
 }
 
