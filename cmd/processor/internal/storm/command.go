@@ -18,25 +18,26 @@ import (
 type options struct {
 	bench.Target
 
-	binary     string // the program whose verbs the members run
-	protocol   string
-	members    int
-	partitions int32
-	batch      int     // records in a transaction, at most
-	ahead      int64   // records of each partition beyond the fastest position
-	rate       float64 // events a minute
-	kinds      []string
-	calm       time.Duration // in all
-	storm      time.Duration
-	restarts   int
-	kills      int
-	within     time.Duration // all of it; kills end early
-	session    time.Duration
-	heartbeat  time.Duration
-	naiveRate  int // records a second of the naive group's topic, 0 is no such group
-	seed       uint64
-	svg        string
-	logs       string
+	binary      string // the program whose verbs the members run
+	protocol    string
+	members     int
+	partitions  int32
+	batch       int     // records in a transaction, at most
+	ahead       int64   // records of each partition beyond the fastest position
+	rate        float64 // events a minute
+	kinds       []string
+	calm        time.Duration // in all
+	storm       time.Duration
+	restarts    int
+	kills       int
+	killsAtOnce int
+	within      time.Duration // all of it; kills end early
+	session     time.Duration
+	heartbeat   time.Duration
+	naiveRate   int // records a second of the naive group's topic, 0 is no such group
+	seed        uint64
+	svg         string
+	logs        string
 }
 
 var protocols = []string{"cooperative", "consumer", "range"}
@@ -52,8 +53,8 @@ func Command() *cobra.Command {
 		Args:  cobra.NoArgs,
 		Long: `Storm runs a group of "processor run" processes against a backlog that never runs
 dry, first left alone, then with members that join, leave (SIGTERM), freeze (SIGSTOP
-past the session, SIGCONT) and are killed (kill -9) at a rate; then it restarts and
-kills members one at a time. At the end the topic, read by a client without a group,
+past the session, SIGCONT) and are killed (kill -9) at a rate; then it restarts
+members one at a time, and kills some at once. At the end the topic, read by a client without a group,
 is held against the table that was filled, which has no unique constraint. Beside
 each member runs one of a plain at-least-once group, which suffers the same.
 
@@ -99,7 +100,8 @@ func (o *options) bind(cmd *cobra.Command) {
 	f.DurationVar(&o.calm, "calm", time.Minute, "time without events, half before the storm and half behind it")
 	f.DurationVar(&o.storm, "storm", 3*time.Minute, "time of the storm")
 	f.IntVar(&o.restarts, "restarts", 8, "planned restarts, one at a time")
-	f.IntVar(&o.kills, "kills", 50, "kills, one at a time, as many as the time allows")
+	f.IntVar(&o.kills, "kills", 50, "kills of a settled group, as many as the time allows")
+	f.IntVar(&o.killsAtOnce, "kills-at-once", 3, "members killed at the same moment; one is always left")
 	f.DurationVar(&o.within, "within", 8*time.Minute, "time for all of one protocol")
 	f.DurationVar(&o.session, "session", 6*time.Second, "session timeout of the classic protocols; of the consumer protocol it is the broker's")
 	f.DurationVar(&o.heartbeat, "heartbeat", 500*time.Millisecond, "heartbeat interval, likewise")
@@ -125,6 +127,8 @@ func (o *options) validate() error {
 		return errors.New("--session: at least three heartbeats")
 	case o.restarts < 0 || o.kills < 0 || o.naiveRate < 0:
 		return errors.New("--restarts, --kills and --naive-rate: not below 0")
+	case o.killsAtOnce < 1:
+		return errors.New("--kills-at-once: at least 1")
 	case len(o.kinds) == 0:
 		return errors.New("--kinds: at least one")
 	}

@@ -6,7 +6,9 @@
 //	storm     events at a rate, of the kinds asked for
 //	calm      the other half, so that a drift of the machine is on both sides
 //	restarts  SIGTERM and start, one at a time, each once the group has settled
-//	kills     kill -9 and start, likewise, until there are enough or the time is up
+//	kills     kill -9 and start, likewise, of some members at the same moment, until
+//	          there are enough or the time is up; each kill waits out a session, so one
+//	          at a time few fit
 //	drain     the backlog is worked off, the members end, and everything is counted
 //
 // Exactness is counted from two things the pipeline does not write its books in: the

@@ -19,7 +19,9 @@ type gap struct {
 	part     int32
 	from, to time.Time
 	class    string
-	old, new process // zero where no log names the claim's
+	old, new process   // zero where no log names the claim's
+	taken    time.Time // the new claim's takeover, from if no log tells
+	loaded   time.Time // when its view was there, taken if it was kept
 }
 
 func (g gap) seconds() float64 { return g.to.Sub(g.from).Seconds() }
@@ -46,9 +48,24 @@ func (t *trail) gaps(events []*event) []gap {
 		default:
 			g.class = moved
 		}
+		t.stages(&g, b.claim)
 		all = append(all, g)
 	}
 	return all
+}
+
+// stages notes what lay in a gap before the commit that ended it.
+func (t *trail) stages(g *gap, c claim) {
+	g.taken = g.from
+	if at := t.taken[c]; g.class != unmoved && at.After(g.from) && at.Before(g.to) {
+		g.taken = at
+	}
+	g.loaded = g.taken
+	for _, at := range t.loaded[place{g.new, g.part}] {
+		if g.class != unmoved && at.After(g.taken) && at.Before(g.to) {
+			g.loaded = at
+		}
+	}
 }
 
 // isFreeze reports whether the event froze the gap's process in it.
@@ -94,6 +111,29 @@ func (t *trail) recoveries(ph phase, session time.Duration) []float64 {
 		}
 	}
 	return all
+}
+
+// Stages are where the seconds of gaps went.
+type Stages struct {
+	TakeoverP50 float64 `json:"until_takeover_p50"` // by the new owner
+	TakeoverP99 float64 `json:"until_takeover_p99"`
+	ViewP50     float64 `json:"loading_view_p50"` // from then until its view of the log was loaded
+	ViewP99     float64 `json:"loading_view_p99"`
+	CommitP50   float64 `json:"first_commit_p50"` // from then until the first commit
+	CommitP99   float64 `json:"first_commit_p99"`
+}
+
+func stagesOf(gaps []gap) (s Stages) {
+	var until, view, first []float64
+	for _, g := range gaps {
+		until = append(until, g.taken.Sub(g.from).Seconds())
+		view = append(view, g.loaded.Sub(g.taken).Seconds())
+		first = append(first, g.to.Sub(g.loaded).Seconds())
+	}
+	s.TakeoverP50, s.TakeoverP99 = quantile(until, 0.5), quantile(until, 0.99)
+	s.ViewP50, s.ViewP99 = quantile(view, 0.5), quantile(view, 0.99)
+	s.CommitP50, s.CommitP99 = quantile(first, 0.5), quantile(first, 0.99)
+	return s
 }
 
 func seconds(gaps []gap) []float64 {

@@ -81,6 +81,27 @@ func TestOnlyTheWindowOfAnEventCounts(t *testing.T) {
 	}
 }
 
+// A gap is what its stages are: until the takeover, until the view is there, until the
+// commit. What no log tells is the commit's.
+func TestStages(t *testing.T) {
+	t.Parallel()
+	tr := history()
+	tr.taken = map[claim]time.Time{{1, 2}: at(2), {1, 3}: at(3), {0, 1}: at(8.1)}
+	tr.loaded = map[place][]time.Time{{b, 1}: {at(1.5), at(3.5), at(4.2)}, {c, 0}: {at(8.15)}}
+	got := stagesOf(within(tr.gaps(nil), moved, phase{from: at(3), to: at(5)}))
+	if want := (Stages{TakeoverP50: 1, TakeoverP99: 1, ViewP50: 1.5, ViewP99: 1.5, CommitP50: 0.5, CommitP99: 0.5}); got != want {
+		t.Errorf("%+v", got)
+	}
+	got = stagesOf(within(tr.gaps(nil), moved, phase{from: at(5.5), to: at(6.5)}))
+	if want := (Stages{CommitP50: 1.5, CommitP99: 1.5}); got != want { // it was taken before the gap began
+		t.Errorf("%+v", got)
+	}
+	got = stagesOf(within(tr.gaps(nil), unmoved, phase{from: at(8.1), to: at(8.3)}))
+	if got.CommitP50 != 7 {
+		t.Errorf("unmoved: %+v", got)
+	}
+}
+
 func TestRecoveries(t *testing.T) {
 	t.Parallel()
 	tr := history()

@@ -42,12 +42,15 @@ type Result struct {
 	MovedGapP50      float64 `json:"moved_gap_p50_seconds"`
 	MovedGaps        int     `json:"moved_gaps"`
 	Restarts         int     `json:"restarts"`
+	MovedStages      Stages  `json:"moved_gap_stages_seconds"`
 	StormMovedGapP50 float64 `json:"storm_moved_gap_p50_seconds"`
 	StormMovedGapMax float64 `json:"storm_moved_gap_max_seconds"`
 
 	KillP99OverTimeout float64 `json:"kill_p99_over_timeout"`
 	KillP50OverTimeout float64 `json:"kill_p50_over_timeout"`
 	Kills              int     `json:"kills"`
+	KillsAtOnce        int     `json:"kills_at_once"`
+	KillStages         Stages  `json:"kill_gap_stages_seconds"`
 	KilledPartitions   int     `json:"killed_partitions"`
 
 	Rejected      int64          `json:"rejected_stale_commits"`
@@ -75,6 +78,8 @@ type span struct {
 	Partition int32   `json:"partition"`
 	At        float64 `json:"at_seconds"` // since the start
 	Seconds   float64 `json:"seconds"`
+	Takeover  float64 `json:"until_takeover_seconds"`
+	View      float64 `json:"loading_view_seconds"`
 	From      int     `json:"from_member"`
 	To        int     `json:"to_member"`
 	Behind    string  `json:"behind"` // the event before it
@@ -84,7 +89,7 @@ type span struct {
 func (p *play) count(ctx context.Context) (*Result, error) {
 	r := &Result{
 		Protocol: p.protocol, Members: p.members, Partitions: p.partitions, MaxBatch: p.batch, SessionSeconds: p.session.Seconds(),
-		HeartbeatSeconds: p.heartbeat.Seconds(), EventsPerMinute: p.rate, StormSeconds: p.storm.Seconds(), Seed: p.seed, Events: map[string]int{},
+		HeartbeatSeconds: p.heartbeat.Seconds(), EventsPerMinute: p.rate, StormSeconds: p.storm.Seconds(), KillsAtOnce: p.killsAtOnce, Seed: p.seed, Events: map[string]int{},
 		LeastBacklog: p.watch.leastBacklog(), Unsettled: p.unsettled,
 	}
 	l, tally, err := p.tally(ctx, p.name, oursTable)
@@ -127,10 +132,13 @@ func (p *play) reckon(r *Result) {
 			turned := seconds(within(gaps, moved, ph))
 			r.StormMovedGapP50, r.StormMovedGapMax = quantile(turned, 0.5), quantile(turned, 1)
 		case restarts:
-			turned := seconds(within(gaps, moved, ph))
+			of := within(gaps, moved, ph)
+			turned := seconds(of)
+			r.MovedStages = stagesOf(of)
 			r.MovedGapP50, r.MovedGapP99, r.MovedGaps, r.Restarts = quantile(turned, 0.5), quantile(turned, 0.99), len(turned), len(ph.events)
 		case kills:
 			back := p.trail.recoveries(ph, p.session)
+			r.KillStages = stagesOf(within(gaps, moved, ph))
 			r.KillP50OverTimeout, r.KillP99OverTimeout, r.Kills, r.KilledPartitions = quantile(back, 0.5), quantile(back, 0.99), len(ph.events), len(back)
 		}
 	}
@@ -152,6 +160,7 @@ func (p *play) longest(gaps []gap, events []*event) []span {
 	for _, g := range gaps[:min(5, len(gaps))] {
 		s := span{
 			Class: g.class, Partition: g.part, At: g.from.Sub(p.start).Seconds(), Seconds: g.seconds(), From: g.old.slot, To: g.new.slot,
+			Takeover: g.taken.Sub(g.from).Seconds(), View: g.loaded.Sub(g.taken).Seconds(),
 		}
 		for _, e := range events {
 			if e.At.Before(g.to) {
@@ -229,11 +238,12 @@ func (r report) rows() [][]string {
 		{"planned restart: gap, p99", func(r *Result) string {
 			return fmt.Sprintf("%.3f s (p50 %.3f s, %d of %d restarts)", r.MovedGapP99, r.MovedGapP50, r.MovedGaps, r.Restarts)
 		}},
+		{"of these: until taken over, view, first commit, p99", func(r *Result) string { return r.MovedStages.String() }},
 		{"moved in the storm: gap, p50, max", func(r *Result) string {
 			return fmt.Sprintf("%.2f s, %.2f s", r.StormMovedGapP50, r.StormMovedGapMax)
 		}},
 		{"kill -9 to first commit over session timeout, p99", func(r *Result) string {
-			return fmt.Sprintf("%.2f (p50 %.2f, %d partitions of %d kills)", r.KillP99OverTimeout, r.KillP50OverTimeout, r.KilledPartitions, r.Kills)
+			return fmt.Sprintf("%.2f (p50 %.2f, %d partitions of %d kills, %d at once)", r.KillP99OverTimeout, r.KillP50OverTimeout, r.KilledPartitions, r.Kills, r.KillsAtOnce)
 		}},
 		{"stale commits rejected, of these at a hand-over", func(r *Result) string { return fmt.Sprintf("%d, %d", r.Rejected, r.HandedOver) }},
 		{"backends ended by a takeover", func(r *Result) string { return strconv.FormatInt(r.EndedBackends, 10) }},
@@ -249,6 +259,10 @@ func (r report) rows() [][]string {
 		}
 	}
 	return rows
+}
+
+func (s Stages) String() string {
+	return fmt.Sprintf("%.2f s, %.2f s, %.2f s", s.TakeoverP99, s.ViewP99, s.CommitP99)
 }
 
 // weather says what the storm was made of.

@@ -26,6 +26,7 @@ func (o *options) run(ctx context.Context, progress io.Writer) (report, error) {
 	for _, p := range all {
 		one := *o
 		one.protocol = p
+		one.killsAtOnce = min(o.killsAtOnce, o.members-1)
 		if len(all) > 1 && o.svg != "" {
 			one.svg = strings.TrimSuffix(o.svg, ".svg") + "-" + p + ".svg"
 		}
@@ -220,11 +221,19 @@ func (p *play) settle(ctx context.Context) error {
 }
 
 func (p *play) restarting(ctx context.Context) error {
-	return p.during(restarts, func() error { return p.series(ctx, restart, p.options.restarts) })
+	return p.during(restarts, func() error {
+		return p.series(ctx, p.options.restarts, func(int) (bool, error) { return p.weather.restart(ctx, patience/2) })
+	})
 }
 
+// killing needs no large backlog, and working it off is time for kills.
 func (p *play) killing(ctx context.Context) error {
-	return p.during(kills, func() error { return p.series(ctx, kill, p.options.kills) })
+	p.watch.lower()
+	return p.during(kills, func() error {
+		return p.series(ctx, p.options.kills, func(left int) (bool, error) {
+			return p.weather.kill(ctx, min(left, p.killsAtOnce), patience/2)
+		})
+	})
 }
 
 // reserve is what the last kill must leave of the time: to drain, and to count.
@@ -236,13 +245,16 @@ func (p *play) reserve() time.Duration {
 // countRate is how many records a second can be counted at least.
 const countRate = 250_000
 
-func (p *play) series(ctx context.Context, kind string, n int) error {
-	for range n {
+// series has events happen until there are n of them or the time is up. Each time the
+// group must settle.
+func (p *play) series(ctx context.Context, n int, once func(left int) (settled bool, err error)) error {
+	first := len(p.weather.done)
+	for left := n; left > 0; left = n - (len(p.weather.done) - first) {
 		if time.Since(p.start) > p.within-p.reserve() {
 			p.say("no time for more")
 			return nil
 		}
-		settled, err := p.weather.one(ctx, kind, patience/2)
+		settled, err := once(left)
 		if err != nil {
 			return err
 		}

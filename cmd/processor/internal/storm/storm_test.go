@@ -70,7 +70,7 @@ func TestSmoke(t *testing.T) {
 	if !r.exact() || r.Rows != r.Keys || r.Keys == 0 || r.Records <= r.Keys {
 		t.Errorf("%+v, %d records, %d keys", r.Tally, r.Records, r.Keys)
 	}
-	if r.ThroughputKept <= 0 || r.UnmovedMaxGap <= 0 || r.MovedGapP99 <= 0 || r.KillP99OverTimeout <= 0 || r.Kills != 1 || r.Restarts != 1 {
+	if r.ThroughputKept <= 0 || r.UnmovedMaxGap <= 0 || r.MovedGapP99 <= 0 || r.KillP99OverTimeout <= 0 || r.Kills != 1 || r.KillsAtOnce != 1 || r.Restarts != 1 {
 		t.Errorf("a figure is missing: %+v", r)
 	}
 	if n := r.Events[join] + r.Events[leave] + r.Events[freeze] + r.Events[kill]; n < 2 {
@@ -128,7 +128,7 @@ func TestUsage(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{
 		{"--protocol", "eager"}, {"--members", "1"}, {"--partitions", "2"}, {"--kinds", "rain"}, {"--rate", "0"}, {"--storm", "0s"},
-		{"--session", "1s", "--heartbeat", "500ms"}, {"--kills", "-1"}, {"--batch", "0"},
+		{"--session", "1s", "--heartbeat", "500ms"}, {"--kills", "-1"}, {"--kills-at-once", "0"}, {"--batch", "0"},
 	} {
 		cmd := Command()
 		cmd.SilenceErrors, cmd.SilenceUsage = true, true

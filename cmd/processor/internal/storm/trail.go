@@ -18,9 +18,11 @@ import (
 type trail struct {
 	commits  []commit // of each partition in the order of its offsets
 	claims   map[claim]process
-	rejected int64 // stale commits
-	handed   int64 // of these: what the old owner went on with until it was taken over
-	ended    int64 // backends that a takeover ended
+	taken    map[claim]time.Time
+	loaded   map[place][]time.Time // views, ascending
+	rejected int64                 // stale commits
+	handed   int64                 // of these: what the old owner went on with until it was taken over
+	ended    int64                 // backends that a takeover ended
 }
 
 // commit is one commit of one partition.
@@ -35,6 +37,13 @@ type commit struct {
 type claim struct {
 	part  int32
 	epoch int64
+}
+
+// place is a partition at a process.
+type place struct {
+	process
+
+	part int32
 }
 
 // remember reads the trail.
@@ -52,7 +61,7 @@ func (p *play) remember(ctx context.Context) (t trail, err error) {
 		return t, fmt.Errorf("audit trail: %w", err)
 	}
 	slices.SortFunc(t.commits, func(a, b commit) int { return cmp.Or(cmp.Compare(a.part, b.part), a.at.Compare(b.at)) })
-	t.claims = map[claim]process{}
+	t.claims, t.taken, t.loaded = map[claim]process{}, map[claim]time.Time{}, map[place][]time.Time{}
 	for path, who := range p.crew.logs {
 		if err := t.log(path, who); err != nil {
 			return t, fmt.Errorf("log of member %d: %w", who.slot, err)
@@ -61,7 +70,7 @@ func (p *play) remember(ctx context.Context) (t trail, err error) {
 	return t, nil
 }
 
-// log reads which claims a process made, and how often it was refused.
+// log reads which claims a process made and when, and how often it was refused.
 func (t *trail) log(path string, who process) error {
 	f, err := os.Open(path)
 	if err != nil {
@@ -72,9 +81,10 @@ func (t *trail) log(path string, who process) error {
 	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {
 		var said struct {
-			Message   string `json:"message"`
-			Partition int32  `json:"partition"`
-			Epoch     int64  `json:"epoch"`
+			Time      time.Time `json:"time"`
+			Message   string    `json:"message"`
+			Partition int32     `json:"partition"`
+			Epoch     int64     `json:"epoch"`
 		}
 		if !bytes.HasPrefix(lines.Bytes(), []byte("{")) || json.Unmarshal(lines.Bytes(), &said) != nil {
 			continue // cut off by a kill, or not of the logger
@@ -82,6 +92,10 @@ func (t *trail) log(path string, who process) error {
 		switch said.Message {
 		case "takeover":
 			t.claims[claim{said.Partition, said.Epoch}] = who
+			t.taken[claim{said.Partition, said.Epoch}] = said.Time
+		case "view loaded":
+			at := place{who, said.Partition}
+			t.loaded[at] = append(t.loaded[at], said.Time)
 		case "stale claim rejected by the fence":
 			t.rejected++
 		case "handed over":

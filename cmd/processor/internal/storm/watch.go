@@ -20,6 +20,7 @@ import (
 type watch struct {
 	stage *stage
 	limit atomic.Int64 // records that may be sent so far
+	ahead atomic.Int64 // records of each partition beyond the fastest position
 
 	mu    sync.Mutex // guards what follows
 	rows  map[int32]standing
@@ -39,6 +40,7 @@ const lookEvery = 50 * time.Millisecond
 
 func newWatch(s *stage) *watch {
 	w := &watch{stage: s, least: -1}
+	w.ahead.Store(s.ahead)
 	w.limit.Store(int64(s.partitions) * s.ahead)
 	return w
 }
@@ -84,7 +86,7 @@ func (w *watch) look(ctx context.Context, backlog bool) error {
 	}); err != nil {
 		return fmt.Errorf("positions: %w", err)
 	}
-	w.limit.Store(int64(w.stage.partitions) * (fastest + w.stage.ahead))
+	w.limit.Store(int64(w.stage.partitions) * (fastest + w.ahead.Load()))
 	w.mu.Lock()
 	w.rows = now
 	w.mu.Unlock()
@@ -131,6 +133,9 @@ func (w *watch) due(ctx context.Context, made int64) bool {
 	}
 	return ctx.Err() == nil
 }
+
+// lower lets the backlog shrink to what no partition works off at once.
+func (w *watch) lower() { w.ahead.Store(w.stage.ahead / 4) }
 
 // note keeps up the smallest backlog from here on, or ends that.
 func (w *watch) note(on bool) {

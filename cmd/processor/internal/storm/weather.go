@@ -176,36 +176,50 @@ func (w *weather) rest(ctx context.Context, d time.Duration) error {
 	return nil
 }
 
-// one has a restart or a kill happen to a member of a settled group, and waits until
-// the group has settled again.
-func (w *weather) one(ctx context.Context, kind string, patience time.Duration) (settled bool, err error) {
+// restart has a member of a settled group end and start again, and waits until the
+// group has settled again.
+func (w *weather) restart(ctx context.Context, patience time.Duration) (settled bool, err error) {
 	awake := w.crew.awake()
 	s := awake[w.rng.IntN(len(awake))]
-	e := w.note(kind, s)
-	if kind == kill {
-		w.after(revival, func() error { return w.crew.start(ctx, s) })
+	e := w.note(restart, s)
+	if err := w.crew.leave(s); err != nil {
+		return false, err
+	}
+	for len(w.crew.leaving) > 0 {
+		if err := w.turn(ctx); err != nil {
+			return false, err
+		}
+	}
+	if err := w.crew.start(ctx, s); err != nil {
+		return false, err
+	}
+	return w.settled(ctx, patience, e)
+}
+
+// kill has n members of a settled group killed at once and started again, likewise.
+func (w *weather) kill(ctx context.Context, n int, patience time.Duration) (settled bool, err error) {
+	awake := w.crew.awake()
+	w.rng.Shuffle(len(awake), func(i, j int) { awake[i], awake[j] = awake[j], awake[i] })
+	var all []*event
+	for _, s := range awake[:n] {
+		all = append(all, w.note(kill, s))
 		if err := w.crew.kill(s); err != nil {
 			return false, err
 		}
-	} else {
-		if err := w.crew.leave(s); err != nil {
-			return false, err
-		}
-		for len(w.crew.leaving) > 0 {
-			if err := w.turn(ctx); err != nil {
-				return false, err
-			}
-		}
-		if err := w.crew.start(ctx, s); err != nil {
-			return false, err
-		}
+		w.after(revival, func() error { return w.crew.start(ctx, s) })
 	}
 	for len(w.later) > 0 {
 		if err := w.turn(ctx); err != nil {
 			return false, err
 		}
 	}
-	settled, err = w.settle(ctx, patience)
-	e.Till = time.Now()
+	return w.settled(ctx, patience, all...)
+}
+
+func (w *weather) settled(ctx context.Context, patience time.Duration, events ...*event) (bool, error) {
+	settled, err := w.settle(ctx, patience)
+	for _, e := range events {
+		e.Till = time.Now()
+	}
 	return settled, err
 }
