@@ -149,8 +149,8 @@ func (g *Group) begin(m map[string]map[int32]kgo.Offset) []*Held {
 			if h.State == Taking {
 				taking = append(taking, h)
 			}
-			if h.State == Waiting { // the group says anew that it is ours: no zombie waits here
-				h.due = time.Now()
+			if h.State == Waiting { // the group says anew that it is ours: as good as a heartbeat
+				h.due, h.proof = time.Now(), time.Time{}
 			}
 		}
 	}

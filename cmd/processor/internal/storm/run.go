@@ -222,7 +222,7 @@ func (p *play) settle(ctx context.Context) error {
 
 func (p *play) restarting(ctx context.Context) error {
 	return p.during(restarts, func() error {
-		return p.series(ctx, p.options.restarts, func(int) (bool, error) { return p.weather.restart(ctx, patience/2) })
+		return p.series(p.options.restarts, func(int) (bool, error) { return p.weather.restart(ctx, patience/2) })
 	})
 }
 
@@ -230,7 +230,7 @@ func (p *play) restarting(ctx context.Context) error {
 func (p *play) killing(ctx context.Context) error {
 	p.watch.lower()
 	return p.during(kills, func() error {
-		return p.series(ctx, p.options.kills, func(left int) (bool, error) {
+		return p.series(p.options.kills, func(left int) (bool, error) {
 			return p.weather.kill(ctx, min(left, p.killsAtOnce), patience/2)
 		})
 	})
@@ -247,7 +247,7 @@ const countRate = 250_000
 
 // series has events happen until there are n of them or the time is up. Each time the
 // group must settle.
-func (p *play) series(ctx context.Context, n int, once func(left int) (settled bool, err error)) error {
+func (p *play) series(n int, once func(left int) (settled bool, err error)) error {
 	first := len(p.weather.done)
 	for left := n; left > 0; left = n - (len(p.weather.done) - first) {
 		if time.Since(p.start) > p.within-p.reserve() {
