@@ -79,15 +79,14 @@ func (l *list) forget(q *queue) {
 }
 
 // leave ends the membership. What is in flight lands first, so that the mirror tells
-// of it; only that is waited for without working, since the mirror's commit may take as
-// long as a rebalance. Behind it the others may take over, and what is left goes on
-// until they do or handOverTime is over. ctx may be over.
+// of it; behind that the others may take over. Work goes on all the while, until they
+// do or handOverTime is over. ctx may be over.
 func (p *Processor) leave(ctx context.Context) {
 	if p.client == nil || p.left {
 		return
 	}
 	p.left = true
-	p.list.still(leaving)
+	p.list.landed(leaving)
 	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaving)
 	defer cancel()
 	if err := p.group.Leave(limited); err != nil {
@@ -100,21 +99,22 @@ func (p *Processor) leave(ctx context.Context) {
 // handOverTime is how long a shutdown goes on with outgoing queues.
 const handOverTime = 3 * time.Second
 
-// still has nothing taken until nothing is in flight, at most for limit.
-func (l *list) still(limit time.Duration) {
+// landed waits until what is in flight now has landed, at most for limit.
+func (l *list) landed(limit time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.paused = true
+	due := map[*scope]int{}
+	for _, s := range l.scopes {
+		due[s] = s.landings + s.parts
+	}
 	l.await(limit, func() bool {
-		for _, s := range l.scopes {
-			if s.parts > 0 {
+		for s, n := range due {
+			if s.landings < n {
 				return false
 			}
 		}
 		return true
 	})
-	l.paused = false
-	l.cond.Broadcast()
 }
 
 // handed waits until no queue is outgoing, and gives up those that are behind limit.

@@ -36,7 +36,6 @@ type list struct {
 	kept     map[stream.Partition]kept
 	outgoing []*queue // of partitions that the group took away; none is in byName
 	bytes    int64
-	paused   bool // nothing is taken
 	closed   bool
 }
 
@@ -170,7 +169,7 @@ func (l *list) take() *work {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	w := &work{}
-	for (l.paused || !slices.ContainsFunc(l.ready, func(q *queue) bool { return l.may(q, w) })) && !l.closed {
+	for !slices.ContainsFunc(l.ready, func(q *queue) bool { return l.may(q, w) }) && !l.closed {
 		l.cond.Wait()
 	}
 	if l.closed {
@@ -259,6 +258,7 @@ func (l *list) land(q *queue) bool {
 	}
 	q.phase = idle
 	q.scope.parts--
+	q.scope.landings++
 	l.leave(q.scope)
 	l.cond.Broadcast() // the scope's other queues may be taken now
 	return !q.gone

@@ -13,11 +13,12 @@ import (
 // scope partition, all of a topic in scope topic. At most one committer works for a
 // scope at a time, so its view has one goroutine that appends.
 type scope struct {
-	name   stream.Partition // its number is dedup.WholeTopic in scope topic
-	topic  string
-	queues int  // of claims held
-	parts  int  // in flight
-	closed bool // no queue is left: the view is kept, not used
+	name     stream.Partition // its number is dedup.WholeTopic in scope topic
+	topic    string
+	queues   int  // of claims held
+	parts    int  // in flight
+	landings int  // of parts, so far
+	closed   bool // no queue is left: the view is kept, not used
 
 	loading   bool // its view is being loaded or caught up: no committer may have it
 	lent      bool // a loader has its view: nobody else may, until it gives it back
