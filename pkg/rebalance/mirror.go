@@ -66,7 +66,7 @@ func (m mirror) ahead(next int64) (Cause, bool) {
 	}, true
 }
 
-// Leave brings the mirror up to what is marked, once nothing is in flight any more
+// Leave brings the mirror up to what is marked, once what was in flight has landed
 // and before the client is closed: the client leaves it to whoever sets a callback
 // for revoked partitions. Its error costs a lag tool a few seconds of truth.
 func (g *Group) Leave(ctx context.Context) error {
