@@ -237,10 +237,10 @@ func (c *committer) committed(w *work, took time.Duration) {
 func (c *committer) failed(ctx context.Context, w *work, err error) {
 	step := stepOf(err)
 	v := verdict(step, err)
-	c.p.metrics.failed(v)
 	if v == Fenced && len(w.parts) == 1 && c.handedOver(w.parts[0]) {
 		return
 	}
+	c.p.metrics.failed(v)
 	if v == Unknown {
 		c.resolve(ctx, w, err)
 		return

@@ -54,6 +54,7 @@ func (c *committer) handedOver(p *part) bool {
 	outgoing := p.q.outgoing != nil
 	l.mu.Unlock()
 	if outgoing {
+		c.p.metrics.handedOver()
 		c.p.say(p.q).Info().Msg("handed over")
 		l.release(p)
 	}

@@ -55,9 +55,10 @@ func TestAnOutgoingQueueEnds(t *testing.T) {
 				l.open(q.claim)
 				l.again(p, 0)
 			},
-			"its view cannot be loaded": func(l *list, q *queue) {
+			"its view is to be loaded": func(l *list, q *queue) {
+				p := l.take().parts[0]
 				l.dropView(q.scope)
-				l.notLoaded(l.takeLoad(), time.Second)
+				l.back(p)
 			},
 			"the process ends": func(l *list, _ *queue) { l.handed(time.Second) },
 			"too late":         func(*list, *queue) { <-time.After(time.Minute) },

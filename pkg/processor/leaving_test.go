@@ -18,17 +18,17 @@ func TestWhoLeavesGoesOnWithWhatItHas(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
 	w.cfg.BatchRecords, w.cfg.Committers = 50, 1
-	ids := make([]string, 5000)
+	ids := make([]string, 500)
 	for i := range ids {
 		ids[i] = fmt.Sprint(i)
 	}
 	w.produce(t, ids...)
 	positions := "SELECT coalesce(sum(next_offset), 0) FROM " + w.db.Relation("positions")
 	w.run(t, func() bool { return w.count(t, positions) > 0 })
-	if n := w.count(t, positions); n != 5000 {
+	if n := w.count(t, positions); n != 500 {
 		t.Errorf("it left at %d", n)
 	}
-	if n := w.count(t, "SELECT count(*) FROM "+w.orders()); n != 5000 {
+	if n := w.count(t, "SELECT count(*) FROM "+w.orders()); n != 500 {
 		t.Errorf("%d rows", n)
 	}
 }

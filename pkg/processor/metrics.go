@@ -87,3 +87,5 @@ func (m *metrics) looked(f *dedup.Fold) {
 }
 
 func (m *metrics) failed(v Verdict) { m.commits.WithLabelValues(string(v)).Inc() }
+
+func (m *metrics) handedOver() { m.commits.WithLabelValues("handed_over").Inc() }

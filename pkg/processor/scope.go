@@ -118,8 +118,13 @@ func (l *list) reuse(name stream.Partition) *dedup.View {
 }
 
 // reload has a scope's view loaded again, or caught up if that is enough. The parts
-// that are ready wait for it.
+// that are ready wait for it. Outgoing queues are given up: it may take minutes, and
+// the next owner is at it.
 func (l *list) reload(s *scope) {
+	l.giveUp(func(q *queue) bool { return q.scope == s })
+	if s.closed {
+		return
+	}
 	if s.untend != nil { // its swaps would make the new view one of other segments
 		s.untend()
 	}
@@ -144,7 +149,6 @@ func (l *list) notLoaded(s *scope, wait time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s.lent = false
-	l.giveUp(func(q *queue) bool { return q.scope == s }) // no claim that is held tells of them
 	if s.closed {
 		l.keep(s)
 		return
