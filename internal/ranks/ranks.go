@@ -33,6 +33,7 @@ func Table() []Entry {
 		{Dir: "pkg/stream", Rank: 0},
 		{Dir: "migrations", Rank: 0, Owns: []string{pgx, "github.com/pressly/goose/v3"}},
 		{Dir: "internal/pgtx", Rank: 0, Owns: []string{pgx}},
+		{Dir: "internal/model", Rank: 0},
 		{Dir: "internal/mutant", Rank: 0},
 		{Dir: "internal/ranks", Rank: 0},
 
