@@ -86,6 +86,9 @@ func UUIDs[T ~[16]byte](v []T) Param {
 // Bool binds a boolean.
 func Bool(v bool) Param { return Param{pgtype.BoolOID, v} }
 
+// Bools binds a boolean[].
+func Bools(v []bool) Param { return Param{pgtype.BoolArrayOID, v} }
+
 // Time binds a timestamptz.
 func Time(v time.Time) Param { return Param{pgtype.TimestamptzOID, v} }
 

@@ -131,7 +131,8 @@ func TestStops(t *testing.T) {
 	w := newWorld(t, 2)
 	stop := func(c stream.Claim, code string) {
 		t.Helper()
-		if err := pgtx.Once(t.Context(), w.conn, patient, w.store.Stopped(w.id, "here", []offsets.Stop{{Claim: c, Code: code}})); err != nil {
+		stops := []offsets.Stop{{Claim: c, Code: code, Unclaimed: code == "missing_position"}}
+		if err := pgtx.Once(t.Context(), w.conn, patient, w.store.Stopped(w.id, "here", stops)); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -79,10 +79,13 @@ func (s *Store) Takeover(ctx context.Context, conn *pgx.Conn, set pgtx.Settings,
 
 // Row is a position row as it stands.
 type Row struct {
-	Partition stream.Partition
-	Next      int64
-	Owner     stream.UUID // zero when nobody ever claimed it
-	Holder    string
+	Partition   stream.Partition
+	Next        int64
+	LeaderEpoch int32       // before Next, -1 when unknown
+	Owner       stream.UUID // zero when nobody has claimed it, ever or since it was decided about
+	Holder      string
+	Generation  []byte
+	Rewound     int64 // the furthest that a decision took it back from, -1: never
 }
 
 // Read returns the rows of the partitions; one that is missing is left out. With
@@ -93,7 +96,8 @@ func (s *Store) Read(pipeline int64, parts []stream.Partition, lock bool, row fu
 	for i, p := range parts {
 		topics[i], numbers[i] = p.Topic, p.Number
 	}
-	text := `SELECT p.topic_id, p.partition, p.next_offset, coalesce(p.owner, '00000000-0000-0000-0000-000000000000'), p.holder
+	text := `SELECT p.topic_id, p.partition, p.next_offset, p.leader_epoch, coalesce(p.owner, '00000000-0000-0000-0000-000000000000'),
+			p.holder, p.generation, coalesce(p.rewound_from, -1)
 		FROM @schema@.positions p
 		JOIN unnest($2, $3) AS u (topic_id, partition) ON p.topic_id = u.topic_id AND p.partition = u.partition
 		WHERE p.pipeline = $1 AND p.lane = '' ORDER BY p.topic_id, p.partition`
@@ -105,7 +109,8 @@ func (s *Store) Read(pipeline int64, parts []stream.Partition, lock bool, row fu
 		Params: []pgtx.Param{pgtx.Int8(pipeline), pgtx.UUIDs(topics), pgtx.Int4s(numbers)},
 		Row: func(r pgtx.Row) error {
 			var p Row
-			err := r.Scan((*[16]byte)(&p.Partition.Topic), &p.Partition.Number, &p.Next, (*[16]byte)(&p.Owner), &p.Holder)
+			err := r.Scan((*[16]byte)(&p.Partition.Topic), &p.Partition.Number, &p.Next, &p.LeaderEpoch, (*[16]byte)(&p.Owner),
+				&p.Holder, &p.Generation, &p.Rewound)
 			row(p)
 			return err
 		},

@@ -130,8 +130,8 @@ func TestRead(t *testing.T) {
 			t.Fatal(err)
 		}
 		want := []offsets.Row{
-			{Partition: part(1), Next: 100},
-			{Partition: part(2), Next: 200, Owner: stream.UUID{'a'}, Holder: "host"},
+			{Partition: part(1), Next: 100, LeaderEpoch: -1, Generation: gen, Rewound: -1},
+			{Partition: part(2), Next: 200, LeaderEpoch: -1, Owner: stream.UUID{'a'}, Holder: "host", Generation: gen, Rewound: -1},
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("lock %v: %s", lock, diff)

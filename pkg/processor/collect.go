@@ -21,6 +21,7 @@ var (
 	blockedRecords  = prometheus.NewDesc("effectonce_blocked_records", "Offsets behind the last stable offset while an open transaction has long held them back and everything before is applied, else 0.", partitionLabels, nil)
 	heldState       = prometheus.NewDesc("effectonce_partitions", "Partitions held, by state.", []string{"state"}, nil)
 	stoppedCause    = prometheus.NewDesc("effectonce_partition_stopped", "1 for a stopped partition, with its cause.", []string{"topic", "partition", "cause"}, nil)
+	lostOffset      = prometheus.NewDesc("effectonce_lost_offset", "The first and the last offset that is gone from under the position of a stopped partition.", []string{"topic", "partition", "edge"}, nil)
 	inflightBytes   = prometheus.NewDesc("effectonce_inflight_bytes", "Bytes polled and not committed.", nil, nil)
 	viewKeys        = prometheus.NewDesc("effectonce_view_keys", "Business keys of the logs held: exact in memory, or sealed.", []string{"where"}, nil)
 	viewBytes       = prometheus.NewDesc("effectonce_view_bytes", "Memory of the views: exact sets, filters and segments held whole.", nil, nil)
@@ -34,7 +35,7 @@ var (
 // Describe implements prometheus.Collector.
 func (c *standingsCollector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		lagRecords, lagSeconds, blockedRecords, heldState, stoppedCause, inflightBytes, viewKeys, viewBytes, viewWhole, viewSegments, viewFill, viewReady, oldestKey,
+		lagRecords, lagSeconds, blockedRecords, heldState, stoppedCause, lostOffset, inflightBytes, viewKeys, viewBytes, viewWhole, viewSegments, viewFill, viewReady, oldestKey,
 	} {
 		ch <- d
 	}
@@ -56,6 +57,10 @@ func (c *standingsCollector) Collect(ch chan<- prometheus.Metric) {
 		number := strconv.Itoa(int(h.Name.Number))
 		if h.State == rebalance.Stopped {
 			gauge(stoppedCause, 1, h.Name.Topic, number, h.Cause.Code)
+			if lost := h.Cause.Lost; lost.To > lost.From {
+				gauge(lostOffset, float64(lost.From), h.Name.Topic, number, "first")
+				gauge(lostOffset, float64(lost.To-1), h.Name.Topic, number, "last")
+			}
 		}
 		s, ok := standings[h.Name]
 		if !ok {

@@ -106,6 +106,8 @@ type Config struct {
 	StopAfter      int           // effects in a row that fail alone, default 20
 	OnReset        string        // warn (default) or fail
 	OnGrowth       Growth        // default GrowthStop
+	OnOutOfRange   string        // rebalance.Halt (default) or rebalance.AcceptLoss: the position lies outside the log
+	OnTruncated    string        // rebalance.Halt (default) or rebalance.Rewind: the log was cut below the position
 	Share          bool          // permit a group or (topic, table) that another pipeline uses
 
 	Admin    string // address of /livez, /readyz and /metrics; empty: none
@@ -137,6 +139,8 @@ func (c Config) withDefaults() Config {
 	c.StopAfter = cmp.Or(c.StopAfter, 20)
 	c.OnReset = cmp.Or(c.OnReset, "warn")
 	c.OnGrowth = cmp.Or(c.OnGrowth, GrowthStop)
+	c.OnOutOfRange = cmp.Or(c.OnOutOfRange, rebalance.Halt)
+	c.OnTruncated = cmp.Or(c.OnTruncated, rebalance.Halt)
 	if c.Registry == nil {
 		c.Registry = prometheus.NewRegistry()
 	}
@@ -162,6 +166,10 @@ func (c Config) Validate() error {
 	check(c.Inflight >= c.BatchBytes, "inflight: %d bytes are less than one batch of %d", c.Inflight, c.BatchBytes)
 	check(c.OnReset == "warn" || c.OnReset == "fail", "on_external_reset: %q is not warn or fail", c.OnReset)
 	check(c.OnGrowth == GrowthStop || c.OnGrowth == GrowthWiden, "on_partition_growth: %q is not stop or widen", c.OnGrowth)
+	check(c.OnOutOfRange == rebalance.Halt || c.OnOutOfRange == rebalance.AcceptLoss, "on_out_of_range: %q is not stop or accept_loss", c.OnOutOfRange)
+	check(c.OnTruncated == rebalance.Halt || c.OnTruncated == rebalance.Rewind, "on_truncated: %q is not stop or rewind", c.OnTruncated)
+	check(c.OnTruncated != rebalance.Rewind || len(c.Key) == 0 || c.KeyMissing != KeyCoordinates,
+		"on_truncated: rewind takes a record without its key for the one that was at its offset before: it does not go with key_missing: coordinates")
 	check(c.Scope == stream.ScopePartition || c.Scope == stream.ScopeTopic, "scope: %q is not partition or topic", c.Scope)
 	check(c.Scope != stream.ScopeTopic || len(c.Key) > 0, "scope: topic is for a business key, none is configured")
 	check(c.Heartbeat*3 <= c.Session, "heartbeat: %s is more than a third of the session timeout %s", c.Heartbeat, c.Session)

@@ -20,6 +20,7 @@ type metrics struct {
 	seals     *prometheus.HistogramVec // what: seal, compact
 	rebuilds  prometheus.Histogram
 	expired   prometheus.Counter
+	lost      *prometheus.CounterVec // cause: out_of_range, truncated
 
 	applied, duplicate, dead, ok prometheus.Counter
 }
@@ -45,6 +46,9 @@ func newMetrics() *metrics {
 		full:      counter("inflight_full_total", "Turns of the poll loop that waited for bytes in flight."),
 		expired:   counter("expired_keys_total", "Business keys forgotten because records have come further than the retention."),
 	}
+	m.lost = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "effectonce_accepted_loss_offsets_total", Help: "Offsets that were gone from Kafka and that a policy went on without.",
+	}, []string{"cause"})
 	m.lookups = vec("lookups_total", "Keys that were looked for in sealed segments: negative by the gate, confirmed as applied before, or a false positive of the gate.")
 	m.seals = prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name: "effectonce_seal_duration_seconds", Help: "Sealing runs into a segment, and merging segments.",
@@ -60,7 +64,7 @@ func newMetrics() *metrics {
 }
 
 func (m *metrics) all() []prometheus.Collector {
-	return []prometheus.Collector{m.records, m.commits, m.unknown, m.took, m.takeovers, m.fenced, m.wentBack, m.full, m.lookups, m.seals, m.rebuilds, m.expired}
+	return []prometheus.Collector{m.records, m.commits, m.unknown, m.took, m.takeovers, m.fenced, m.wentBack, m.full, m.lookups, m.seals, m.rebuilds, m.expired, m.lost}
 }
 
 // register adds collectors and returns what takes them out again.

@@ -127,7 +127,10 @@ func (p *Processor) tell(e rebalance.Event) {
 	case "fenced":
 		p.metrics.fenced.Inc()
 		level = zerolog.WarnLevel
-	case "ended_backend", "external_reset", "retry":
+	case "accepted_loss":
+		p.metrics.lost.WithLabelValues(e.Cause.Code).Add(float64(e.Cause.Lost.To - e.Cause.Lost.From))
+		level = zerolog.WarnLevel
+	case "ended_backend", "external_reset", "retry", "decided":
 		level = zerolog.WarnLevel
 	case "joined":
 		p.joined(e.Protocol)
@@ -148,6 +151,9 @@ func (p *Processor) tell(e rebalance.Event) {
 	}
 	if e.Cause.Fix != "" {
 		with = with.Str("fix", e.Cause.Fix)
+	}
+	if lost := e.Cause.Lost; lost.To > lost.From {
+		with = with.Int64("lost_from", lost.From).Int64("lost_to", lost.To-1)
 	}
 	logger := with.Logger()
 	logger.WithLevel(level).Err(e.Err).Msg(e.Kind)

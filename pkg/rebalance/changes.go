@@ -14,12 +14,16 @@ import (
 	"effectonce/pkg/stream"
 )
 
-func truncation(next, end int64) Cause {
+func truncation(n Name, next, end int64) Cause {
 	return Cause{
-		Code: shortened,
+		Code: shortened, Fix: toDecide(n),
 		Text: fmt.Sprintf("the log was truncated to offset %d, records up to %d were applied from the branch that is gone", end, next),
-		Fix:  "decide where to go on: records in [end, position) may be other records now",
 	}
+}
+
+// toDecide is the command that shows what to decide about a partition.
+func toDecide(n Name) string {
+	return fmt.Sprintf("processor partitions resolve %s --accept-loss shows where it would go on", n)
 }
 
 // Failed judges a partition's fetch error. Look at a poll's errors before its
@@ -41,11 +45,11 @@ func (g *Group) Failed(n Name, err error) bool {
 	var cause Cause
 	switch {
 	case errors.As(err, &loss):
-		cause = truncation(loss.ConsumedTo, loss.ResetTo)
+		cause = truncation(n, loss.ConsumedTo, loss.ResetTo)
 	case errors.As(err, &big):
 		cause = Cause{Code: "too_large", Text: err.Error(), Fix: "raise kafka.max_decompressed_batch, if the batch is genuine"}
 	case errors.Is(err, kerr.OffsetOutOfRange):
-		cause = Cause{Code: outside, Text: "the position lies outside the log", Fix: "decide where to go on; the records between are gone from Kafka"}
+		cause = Cause{Code: outside, Text: "the position lies outside the log", Fix: toDecide(n)}
 	case errors.Is(err, kerr.UnknownTopicID), errors.Is(err, kerr.InconsistentTopicID), errors.Is(err, kerr.UnknownTopicOrPartition):
 		cause = recreated(n.Topic)
 	case kerr.IsRetriable(err):
@@ -55,12 +59,6 @@ func (g *Group) Failed(n Name, err error) bool {
 		cause = Cause{Code: "fetch", Text: err.Error()}
 	}
 	g.stop(h, owner, cause, nil)
-	if cause.Code == outside {
-		g.mu.Lock()
-		h.vague = true
-		g.mu.Unlock()
-		g.poke()
-	}
 	return true
 }
 
@@ -93,51 +91,6 @@ func (g *Group) TopicID(topic string, id stream.UUID) {
 			g.stop(h, owner, recreated(topic), nil)
 		}
 	}
-}
-
-// explain adds the log's range to the partitions stopped outside it. Kafka is asked
-// in the background: the poll goroutine, which stops them, holds up rebalances.
-func (g *Group) explain(ctx context.Context) {
-	g.mu.Lock()
-	var hs []*Held
-	for _, h := range g.held {
-		if h.vague {
-			hs = append(hs, h)
-		}
-		h.vague = false
-	}
-	g.mu.Unlock()
-	for _, h := range hs {
-		text := g.bounds(ctx, h)
-		g.mu.Lock()
-		told := h.State == Stopped && h.Cause.Code == outside && text != ""
-		if told {
-			h.Cause.Text += text
-		}
-		e := Event{Kind: "stopped", Name: h.Name, Claim: h.Claim, Cause: h.Cause}
-		g.mu.Unlock()
-		if told {
-			g.board.Tell(e)
-		}
-	}
-}
-
-// bounds says what the log holds, as far as Kafka answers at once.
-func (g *Group) bounds(ctx context.Context, h *Held) string {
-	ctx, cancel := context.WithTimeout(ctx, attempt)
-	defer cancel()
-	adm := kadm.NewClient(g.kafka())
-	starts, err := adm.ListStartOffsets(ctx, h.Name.Topic)
-	if err != nil {
-		return ""
-	}
-	ends, err := adm.ListEndOffsets(ctx, h.Name.Topic)
-	if err != nil {
-		return ""
-	}
-	s, _ := starts.Lookup(h.Name.Topic, h.Name.Number)
-	e, _ := ends.Lookup(h.Name.Topic, h.Name.Number)
-	return fmt.Sprintf(": the log is [%d, %d)", s.Offset, e.Offset)
 }
 
 // missing decides about a partition without a position row. known is the partition

@@ -21,6 +21,10 @@ func (g *Group) move(h *Held, from, to State, claim stream.Claim) bool {
 	}
 	h.Claim = claim
 	h.set(to, Cause{}, time.Now())
+	if to == Running {
+		g.ran[claim.Partition] = claim
+		g.notice()
+	}
 	return true
 }
 
@@ -58,12 +62,14 @@ func (g *Group) stop(h *Held, owner stream.UUID, c Cause, found *stream.Claim) {
 	claim := h.Claim
 	if !again {
 		h.set(Stopped, c, time.Now())
+		h.written, h.vague = Cause{}, c.Code == outside || c.Code == shortened
 	}
 	g.pause(h.Name)
 	g.mu.Unlock()
 	if !again {
 		g.board.Drop(owner)
 		g.board.Tell(Event{Kind: "stopped", Name: h.Name, Claim: claim, Cause: c})
+		g.notice()
 	}
 }
 

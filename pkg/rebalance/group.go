@@ -30,6 +30,9 @@ type Config struct {
 	Offsets   *offsets.Store
 	Log       *dedup.Store
 	Control   *pgxpool.Pool // its own connections: a committer behind a zombie never starves the takeover
+
+	OnOutOfRange string // Halt or AcceptLoss: the position lies outside the log
+	OnTruncated  string // Halt or Rewind: the log was cut below the position
 }
 
 // Board is the side of the processor: queues and the poll goroutine.
@@ -43,7 +46,7 @@ type Board struct {
 
 // Event is something people want to see.
 type Event struct {
-	Kind     string // takeover, waiting, stopped, fenced, released, ended_backend, external_reset, retry; joined, session_failed: of no partition
+	Kind     string // takeover, waiting, stopped, decided, accepted_loss, fenced, released, ended_backend, external_reset, retry; joined, session_failed: of no partition
 	Name     Name
 	Claim    stream.Claim
 	Cause    Cause
@@ -56,12 +59,14 @@ type Group struct {
 	cfg   Config
 	board Board
 	wake  chan struct{} // the background has something to do
+	still chan struct{} // something stands still, or runs again
 
 	mu      sync.Mutex // guards what follows
 	client  *kgo.Client
 	topics  map[string]Topic
 	held    map[Name]*Held
 	mirrors map[Name]mirror
+	ran     map[stream.Partition]stream.Claim // claims that run, which what was written about stops does not know yet
 	session Session
 	chosen  string // protocol of the session that begins
 }
@@ -69,8 +74,8 @@ type Group struct {
 // New returns a group without partitions.
 func New(cfg Config, board Board) *Group {
 	return &Group{
-		cfg: cfg, board: board, wake: make(chan struct{}, 1), topics: cfg.Topics,
-		held: map[Name]*Held{}, mirrors: map[Name]mirror{}, session: Session{Beat: time.Now()},
+		cfg: cfg, board: board, wake: make(chan struct{}, 1), still: make(chan struct{}, 1), topics: cfg.Topics,
+		held: map[Name]*Held{}, mirrors: map[Name]mirror{}, ran: map[stream.Partition]stream.Claim{}, session: Session{Beat: time.Now()},
 	}
 }
 
@@ -176,7 +181,7 @@ func (g *Group) settle(h *Held, a found) {
 	switch a.Outcome {
 	case offsets.Taken:
 		m := g.mirrored(h.Name)
-		if cause, stop := m.ahead(a.Claim.Next); stop {
+		if cause, stop := m.ahead(h.Name, a); stop {
 			g.stop(h, a.Claim.Owner, cause, &a.Claim)
 			return
 		}

@@ -33,6 +33,13 @@ type Cause struct {
 	Code string // one word, for metrics
 	Text string // what happened, with offsets
 	Fix  string // what the operator does next
+	Lost Range  // offsets that are gone from under the position, if any
+}
+
+// Range is the offsets [From, To).
+type Range struct {
+	From int64 `json:"from"`
+	To   int64 `json:"to"`
 }
 
 // String is one line, also where a server's message has several.
@@ -62,7 +69,9 @@ type Held struct {
 	proof     time.Time // no attempt before the group has answered a heartbeat that left later
 	unstamped bool      // taken; Kafka has yet to take our offset before it is opened
 	told      bool      // people were told that its group offset was moved from outside
-	vague     bool      // stopped outside the log, and its range is yet to be asked for
+	vague     bool      // stopped for what is gone from Kafka, and its range is yet to be asked for
+	written   Cause     // what is written down about its stop
+	resolved  bool      // somebody has decided about it since it was assigned
 }
 
 // maxRetakes is how often a member that was fenced takes over again before it

@@ -9,6 +9,9 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"effectonce/pkg/offsets"
+	"effectonce/pkg/stream"
 )
 
 // Kafka's group offset is only a mirror of the position, for lag tools. Each
@@ -53,16 +56,31 @@ func (g *Group) mirrored(n Name) mirror {
 	return mirror{offset: -1}
 }
 
+// mirroredAhead returns the partitions taken over whose mirror is ahead of the position.
+func (g *Group) mirroredAhead(answers []offsets.Answer) (ahead []stream.Partition) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, a := range answers {
+		m := g.mirrors[Name{a.Claim.TopicName, a.Claim.Partition.Number}]
+		if a.Outcome == offsets.Taken && m.ours && m.offset > a.Claim.Next {
+			ahead = append(ahead, a.Claim.Partition)
+		}
+	}
+	return ahead
+}
+
 // ahead judges our own commit beyond the position just taken over: the database went
-// back or is the wrong one. That is never honoured.
-func (m mirror) ahead(next int64) (Cause, bool) {
-	if !m.ours || m.offset <= next {
+// back or is the wrong one. That is never honoured. Up to where a decision took the
+// position back from it means nothing.
+func (m mirror) ahead(n Name, a found) (Cause, bool) {
+	next := a.Claim.Next
+	if !m.ours || m.offset <= max(next, a.rewound) {
 		return Cause{}, false
 	}
 	return Cause{
 		Code: "mirror_ahead",
 		Text: fmt.Sprintf("Postgres is at offset %d, the group's own commit at %d: the database went back or is another one", next, m.offset),
-		Fix:  "connect the right database, or reset the group's offsets to the position to go on from Postgres",
+		Fix:  fmt.Sprintf("connect the right database; or processor partitions resolve %s --rewind-to %d goes on from Postgres", n, next),
 	}, true
 }
 

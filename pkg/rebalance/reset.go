@@ -35,10 +35,12 @@ func foreignCause(m mirror) Cause {
 // the mirror is concerned; if not, it was stopped, or is taken over again when the
 // mirror is ours. A claim that was given up was open before: what the group has
 // committed since is not known here, and that the database went back may be the reason
-// to be here.
-func (g *Group) agrees(ctx context.Context, h *Held, claim stream.Claim) bool {
+// to be here. Where somebody has decided about the position, who has seen the group's
+// offset, it is not judged again.
+func (g *Group) agrees(ctx context.Context, h *Held, a found) bool {
+	claim := a.Claim
 	g.mu.Lock()
-	retakes := h.retakes
+	retakes, resolved := h.retakes, h.resolved
 	g.mu.Unlock()
 	if retakes > 0 {
 		return true
@@ -53,14 +55,14 @@ func (g *Group) agrees(ctx context.Context, h *Held, claim stream.Claim) bool {
 		}
 		m = now
 	}
-	if cause, stop := m.ahead(claim.Next); stop {
+	if cause, stop := m.ahead(h.Name, a); stop && !resolved {
 		g.stop(h, claim.Owner, cause, nil)
 		return false
 	}
 	if !m.foreign() {
 		return true
 	}
-	if m.offset != claim.Next && !g.decide(h, claim, m.offset) {
+	if m.offset != claim.Next && !resolved && !g.decide(h, claim, m.offset) {
 		return false
 	}
 	g.mu.Lock()

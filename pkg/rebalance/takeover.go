@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -25,10 +26,12 @@ const (
 	linesAtOnce = 2 // locked rows waited for at a time: of the control connections, half
 )
 
-// found is a takeover's answer, with the topic's partition count when it was asked.
+// found is a takeover's answer, with the topic's partition count when it was asked, and
+// the furthest that a decision took the position back from, if the mirror asks for it.
 type found struct {
 	offsets.Answer
-	known int32
+	known   int32
+	rewound int64
 }
 
 // take asks Postgres for the claims of these partitions.
@@ -43,15 +46,26 @@ func (g *Group) take(ctx context.Context, hs []*Held) ([]found, error) {
 		return nil, fmt.Errorf("control connection: %w", err)
 	}
 	defer conn.Release()
-	set := pgtx.Settings{Lock: attempt, Statement: attempt, Idle: attempt}
 	takings, known := g.takings(hs)
-	answers, err := g.cfg.Offsets.Takeover(ctx, conn.Conn(), set, g.cfg.ID, g.cfg.Holder, takings, false)
+	answers, err := g.cfg.Offsets.Takeover(ctx, conn.Conn(), brief(), g.cfg.ID, g.cfg.Holder, takings, false)
 	if err != nil {
 		return nil, err
 	}
+	return g.found(ctx, conn.Conn(), answers, known)
+}
+
+// found adds to a takeover's answers what is needed to judge them.
+func (g *Group) found(ctx context.Context, conn *pgx.Conn, answers []offsets.Answer, known []int32) ([]found, error) {
+	rewound := map[stream.Partition]int64{}
+	if ahead := g.mirroredAhead(answers); len(ahead) > 0 { // rare: behind a decision, or the database went back
+		if err := pgtx.Once(ctx, conn, brief(), g.cfg.Offsets.Read(g.cfg.ID, ahead, false,
+			func(r offsets.Row) { rewound[r.Partition] = r.Rewound })); err != nil {
+			return nil, fmt.Errorf("decisions: %w", err)
+		}
+	}
 	out := make([]found, len(answers))
 	for i, a := range answers {
-		out[i] = found{a, known[i]}
+		out[i] = found{a, known[i], rewound[a.Claim.Partition]}
 	}
 	return out, nil
 }
@@ -67,9 +81,16 @@ func (g *Group) takings(hs []*Held) (takings []offsets.Taking, known []int32) {
 	return takings, known
 }
 
-// Run takes over in the background what could not be taken in the callback, until
-// ctx ends.
+// Run takes over in the background what could not be taken in the callback, and looks
+// after what stands still, until ctx ends.
 func (g *Group) Run(ctx context.Context) error {
+	var eg errgroup.Group
+	eg.Go(func() error { return g.takeovers(ctx) })
+	eg.Go(func() error { return g.attend(ctx) })
+	return eg.Wait()
+}
+
+func (g *Group) takeovers(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -79,7 +100,6 @@ func (g *Group) Run(ctx context.Context) error {
 		case <-g.wake:
 		case <-timer.C:
 		}
-		g.explain(ctx)
 		due, next := g.due(time.Now())
 		if len(due) > 0 {
 			g.retake(ctx, due)
@@ -120,7 +140,7 @@ func (g *Group) retake(ctx context.Context, hs []*Held) {
 			g.postpone(h, slowPace)
 			g.board.Tell(Event{Kind: "retry", Name: h.Name, Err: err})
 		case answers[i].Outcome == offsets.Taken:
-			g.arm(ctx, h, answers[i].Claim)
+			g.arm(ctx, h, answers[i])
 		case answers[i].Outcome == offsets.Locked:
 			lines.Go(func() error {
 				g.locked(ctx, h)
@@ -147,8 +167,9 @@ func (g *Group) postpone(h *Held, d time.Duration) {
 
 // arm hands a claim to the poll goroutine, which alone replaces a queue, seeks and
 // resumes. SetOffsets never validates a leader epoch, so that is asked first.
-func (g *Group) arm(ctx context.Context, h *Held, claim stream.Claim) {
-	if !g.agrees(ctx, h, claim) || !g.move(h, Waiting, Arming, claim) {
+func (g *Group) arm(ctx context.Context, h *Held, a found) {
+	claim := a.Claim
+	if !g.agrees(ctx, h, a) || !g.move(h, Waiting, Arming, claim) {
 		return
 	}
 	if cause, stop, err := g.truncated(ctx, claim); err != nil {
@@ -189,7 +210,7 @@ func (g *Group) truncated(ctx context.Context, c stream.Claim) (Cause, bool, err
 		return Cause{}, false, fmt.Errorf("leader epoch: %w", r.Err)
 	}
 	if r.EndOffset >= 0 && r.EndOffset < c.Next {
-		return truncation(c.Next, r.EndOffset), true, nil
+		return truncation(Name{c.TopicName, c.Partition.Number}, c.Next, r.EndOffset), true, nil
 	}
 	return Cause{}, false, nil
 }
@@ -239,12 +260,14 @@ func (g *Group) standInLine(ctx context.Context, h *Held) {
 		return // the next attempt says so
 	}
 	defer conn.Release()
-	takings, _ := g.takings([]*Held{h})
+	takings, known := g.takings([]*Held{h})
 	set := pgtx.Settings{Lock: inLine, Statement: attempt, Idle: attempt}
 	answers, err := g.cfg.Offsets.Takeover(ctx, conn.Conn(), set, g.cfg.ID, g.cfg.Holder, takings, true)
 	switch {
 	case err == nil && answers[0].Outcome == offsets.Taken:
-		g.arm(ctx, h, answers[0].Claim)
+		if found, err := g.found(ctx, conn.Conn(), answers, known); err == nil { // else the next attempt takes it again
+			g.arm(ctx, h, found[0])
+		}
 	case pgtx.Code(err) == lockNotAvailable:
 		g.postpone(h, 0) // a pause here is where the old owner gets its next turn
 	}

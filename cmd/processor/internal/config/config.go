@@ -24,6 +24,8 @@ type Config struct {
 	DeadLetters     DeadLetters `yaml:"dead_letters,omitempty" json:"dead_letters,omitempty" jsonschema:"when refused records stop the pipeline"`
 	OnExternalReset string      `yaml:"on_external_reset,omitempty" json:"on_external_reset,omitempty" validate:"oneof=warn fail" jsonschema:"what to do when somebody else moved the group's offsets in Kafka: warn (default) and go on from Postgres, or fail to stop the partition"`
 	OnGrowth        string      `yaml:"on_partition_growth,omitempty" json:"on_partition_growth,omitempty" validate:"oneof=stop widen" jsonschema:"what to do when a topic in scope partition gets more partitions: stop (default) the partitions where it shows, or widen the topic to scope topic with all of its keys"`
+	OnOutOfRange    string      `yaml:"on_out_of_range,omitempty" json:"on_out_of_range,omitempty" validate:"oneof=stop accept_loss" jsonschema:"what to do when the position lies outside the log, as after a downtime beyond the topic's retention: stop (default) the partition, or accept_loss and go on at the nearest offset that Kafka has"`
+	OnTruncated     string      `yaml:"on_truncated,omitempty" json:"on_truncated,omitempty" validate:"oneof=stop rewind" jsonschema:"what to do when the log was cut below the position, as by an unclean leader election: stop (default) the partition, or rewind and go on where the logs part"`
 	Admin           Admin       `yaml:"admin,omitempty" json:"admin,omitempty" jsonschema:"the address of /livez, /readyz and /metrics"`
 	Log             Log         `yaml:"log,omitempty" json:"log,omitempty" jsonschema:"the log on standard error"`
 }
@@ -183,6 +185,8 @@ func Default() Config {
 		DeadLetters:     DeadLetters{StopAfter: 20},
 		OnExternalReset: "warn",
 		OnGrowth:        "stop",
+		OnOutOfRange:    "stop",
+		OnTruncated:     "stop",
 		Admin:           Admin{Listen: "127.0.0.1:9464"},
 		Log:             Log{Level: "info", Format: "auto"},
 	}

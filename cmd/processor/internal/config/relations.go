@@ -28,6 +28,8 @@ func checkRelations(c *Config) []violation {
 		"batch.max_bytes ("+c.Batch.MaxBytes.String()+") is more than inflight_bytes ("+c.InflightBytes.String()+")")
 	add(time.Duration(c.Batch.Linger) >= time.Minute, "batch.linger", "a minute or more: records would wait longer than anybody expects")
 	add(c.Scope == "topic" && len(c.Key) == 0, "scope", "topic is for a business key, and key is coordinates")
+	add(c.OnTruncated == "rewind" && len(c.Key) > 0 && c.KeyMissing == Coordinates, "on_truncated",
+		"rewind does not go with key_missing: coordinates: a record without its key would be taken for the one that was at its offset before the truncation")
 	host, _, _ := net.SplitHostPort(c.Admin.Listen)
 	add(!c.Admin.AllowRemote && !isLoopback(host), "admin.listen",
 		"other machines could reach this address: listen on 127.0.0.1, or set admin.allow_remote: true")

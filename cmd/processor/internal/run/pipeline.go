@@ -69,6 +69,8 @@ func Pipeline(c config.Config, logger zerolog.Logger) (processor.Config, error) 
 		StopAfter:      c.DeadLetters.StopAfter,
 		OnReset:        c.OnExternalReset,
 		OnGrowth:       processor.Growth(c.OnGrowth),
+		OnOutOfRange:   c.OnOutOfRange,
+		OnTruncated:    c.OnTruncated,
 		Admin:          c.Admin.Listen,
 		Logger:         logger,
 	}, nil
