@@ -22,6 +22,8 @@ var (
 	heldState       = prometheus.NewDesc("effectonce_partitions", "Partitions held, by state.", []string{"state"}, nil)
 	stoppedCause    = prometheus.NewDesc("effectonce_partition_stopped", "1 for a stopped partition, with its cause.", []string{"topic", "partition", "cause"}, nil)
 	lostOffset      = prometheus.NewDesc("effectonce_lost_offset", "The first and the last offset that is gone from under the position of a stopped partition.", []string{"topic", "partition", "edge"}, nil)
+	stalled         = prometheus.NewDesc("effectonce_partition_stalled", "1 for a partition that stands still though nothing that is known keeps it.", []string{"topic", "partition", "cause"}, nil)
+	groupProtocol   = prometheus.NewDesc("effectonce_group_protocol", "1 for the group protocol in force: cooperative-sticky, range, consumer, or classic for what the client fell back to.", []string{"protocol"}, nil)
 	inflightBytes   = prometheus.NewDesc("effectonce_inflight_bytes", "Bytes polled and not committed.", nil, nil)
 	viewKeys        = prometheus.NewDesc("effectonce_view_keys", "Business keys of the logs held: exact in memory, or sealed.", []string{"where"}, nil)
 	viewBytes       = prometheus.NewDesc("effectonce_view_bytes", "Memory of the views: exact sets, filters and segments held whole.", nil, nil)
@@ -35,7 +37,7 @@ var (
 // Describe implements prometheus.Collector.
 func (c *standingsCollector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		lagRecords, lagSeconds, blockedRecords, heldState, stoppedCause, lostOffset, inflightBytes, viewKeys, viewBytes, viewWhole, viewSegments, viewFill, viewReady, oldestKey,
+		lagRecords, lagSeconds, blockedRecords, heldState, stoppedCause, lostOffset, inflightBytes, viewKeys, viewBytes, viewWhole, viewSegments, viewFill, viewReady, oldestKey, stalled, groupProtocol,
 	} {
 		ch <- d
 	}
@@ -80,6 +82,13 @@ func (c *standingsCollector) Collect(ch chan<- prometheus.Metric) {
 			}
 			gauge(blockedRecords, float64(behind), h.Name.Topic, number)
 		}
+	}
+	names, stalls := p.watchdog.stalls()
+	for _, n := range names {
+		gauge(stalled, 1, n.Topic, strconv.Itoa(int(n.Number)), string(stalls[n].why))
+	}
+	if protocol := p.group.Session().Protocol; protocol != "" {
+		gauge(groupProtocol, 1, protocol)
 	}
 	for s, n := range states {
 		gauge(heldState, float64(n), string(s))

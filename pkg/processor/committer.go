@@ -42,14 +42,11 @@ func (p *Processor) newCommitter() *committer {
 	}
 }
 
-// batchTime bounds one transaction from BEGIN to the answer of COMMIT.
-const batchTime = 2 * time.Minute
-
 // run commits until the list is closed. What is in flight then is finished, as long
 // as ctx lives.
 func (c *committer) run(ctx context.Context) error {
 	for w := c.p.list.take(); w != nil; w = c.p.list.take() {
-		limited, cancel := context.WithTimeout(ctx, batchTime)
+		limited, cancel := context.WithTimeout(ctx, c.p.cfg.BatchTime)
 		c.do(limited, w)
 		cancel()
 	}

@@ -95,6 +95,7 @@ type Config struct {
 	BatchRecords   int           // most records in a transaction, default 10,000
 	BatchBytes     int64         // most bytes in a transaction, default 8 MiB
 	BatchLinger    time.Duration // how long a batch below these waits for more, default 0
+	BatchTime      time.Duration // most time of one transaction, from BEGIN to the answer of COMMIT, default 2 min; the group's limits have no part in it
 	Inflight       int64         // most bytes polled and not committed, default 128 MiB
 	DedupMemory    int64         // bytes for business keys in memory, default 256 MiB; what is beyond is sealed into Postgres behind filters; below 0 is no bound, nothing is sealed
 	DedupRetention time.Duration // how far records' times may have come past a key's before it is forgotten; 0: for ever
@@ -104,6 +105,8 @@ type Config struct {
 	Committers     int           // default 2 a core, at most 8
 	Grace          time.Duration // before a takeover ends our stuck backends, default 2 s
 	StopAfter      int           // effects in a row that fail alone, default 20
+	StalledAfter   time.Duration // how long a partition may stand still without a reason that is known, default 30 s; then the Kafka client is made anew
+	DrainTime      time.Duration // most time from the end of ctx to the end of Run, default 20 s; what is in flight then is cut off
 	OnReset        string        // warn (default) or fail
 	OnGrowth       Growth        // default GrowthStop
 	OnOutOfRange   string        // rebalance.Halt (default) or rebalance.AcceptLoss: the position lies outside the log
@@ -114,7 +117,8 @@ type Config struct {
 	Logger   zerolog.Logger
 	Registry *prometheus.Registry // default: one of its own
 
-	metrics *metrics // of the run, however often it is opened
+	metrics  *metrics // of the run, however often it is opened
+	rebuilds *rebuilds
 }
 
 func (c Config) withDefaults() Config {
@@ -137,6 +141,9 @@ func (c Config) withDefaults() Config {
 	c.Committers = cmp.Or(c.Committers, min(2*runtime.GOMAXPROCS(0), 8))
 	c.Grace = cmp.Or(c.Grace, 2*time.Second)
 	c.StopAfter = cmp.Or(c.StopAfter, 20)
+	c.StalledAfter = cmp.Or(c.StalledAfter, 30*time.Second)
+	c.DrainTime = cmp.Or(c.DrainTime, 20*time.Second)
+	c.BatchTime = cmp.Or(c.BatchTime, 2*time.Minute)
 	c.OnReset = cmp.Or(c.OnReset, "warn")
 	c.OnGrowth = cmp.Or(c.OnGrowth, GrowthStop)
 	c.OnOutOfRange = cmp.Or(c.OnOutOfRange, rebalance.Halt)
@@ -162,6 +169,9 @@ func (c Config) Validate() error {
 	check(c.BatchRecords > 0 && c.BatchBytes > 0, "batch: records and bytes are positive")
 	check(c.BatchLinger >= 0 && c.BatchLinger < time.Minute, "batch: linger is %s, at least 0 and below a minute", c.BatchLinger)
 	check(c.BlockedAfter > 0, "blocked_after: %s is not positive", c.BlockedAfter)
+	check(c.BatchTime > 0, "batch: time %s is not positive", c.BatchTime)
+	check(c.StalledAfter > 0, "stalled_after: %s is not positive", c.StalledAfter)
+	check(c.DrainTime > 0, "drain: %s is not positive", c.DrainTime)
 	check(c.DedupRetention >= 0, "dedup.retention: %s is negative", c.DedupRetention)
 	check(c.Inflight >= c.BatchBytes, "inflight: %d bytes are less than one batch of %d", c.Inflight, c.BatchBytes)
 	check(c.OnReset == "warn" || c.OnReset == "fail", "on_external_reset: %q is not warn or fail", c.OnReset)

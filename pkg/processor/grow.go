@@ -49,7 +49,7 @@ func (p *Processor) grow(ctx context.Context) error {
 		if !stopped {
 			continue
 		}
-		limited, cancel := context.WithTimeout(ctx, batchTime)
+		limited, cancel := context.WithTimeout(ctx, p.cfg.BatchTime)
 		err := p.regrow(limited)
 		cancel()
 		switch {

@@ -83,6 +83,11 @@ func (p *Processor) ready(now time.Time) (faults, still []string) {
 			still = append(still, fmt.Sprintf("%s %s at offset %d: %s", h.Name, h.State, h.Claim.Next, h.Cause))
 		}
 	}
+	names, stalls := p.watchdog.stalls()
+	for _, n := range names {
+		s := stalls[n]
+		faults = append(faults, fmt.Sprintf("%s stands still since %s: %s", n, s.since.Format(time.RFC3339), s.why.text()))
+	}
 	standings, _ := p.list.standings()
 	for n, s := range standings {
 		if s.tries >= suspectAfter {

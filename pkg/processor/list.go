@@ -34,7 +34,8 @@ type list struct {
 	load     []*scope
 	tend     []*scope // views to be sealed, merged or given a filter
 	kept     map[stream.Partition]kept
-	outgoing []*queue // of partitions that the group took away; none is in byName
+	outgoing []*queue             // of partitions that the group took away; none is in byName
+	flying   map[*queue]time.Time // when what is in flight was taken
 	bytes    int64
 	closed   bool
 }
@@ -42,6 +43,7 @@ type list struct {
 func newList(records int, size, bound int64) *list {
 	l := &list{
 		records: records, size: size, bound: bound, committers: 1, freed: make(chan struct{}, 1),
+		flying: map[*queue]time.Time{},
 		byName: map[rebalance.Name]*queue{}, scopes: map[stream.Partition]*scope{}, kept: map[stream.Partition]kept{},
 	}
 	l.cond = sync.NewCond(&l.mu)
@@ -187,7 +189,7 @@ func (l *list) take() *work {
 			records = min(records, coldRecords)
 		}
 		l.ready = slices.Delete(l.ready, i, i+1)
-		q.phase = inFlight
+		q.phase, l.flying[q] = inFlight, time.Now()
 		s.stale, s.suspected = s.stale || s.suspected, false
 		s.parts++
 		recs, n, bytes := q.cut(records, size)
@@ -257,6 +259,7 @@ func (l *list) land(q *queue) bool {
 		l.free(q, q.bytes)
 	}
 	q.phase = idle
+	delete(l.flying, q)
 	q.scope.parts--
 	q.scope.landings++
 	l.leave(q.scope)
@@ -350,6 +353,7 @@ type standing struct {
 	view    dedup.Stats // of its scope
 	tries   int
 	newest  time.Time
+	dry     bool // it has nothing, and is fetched
 }
 
 func (l *list) standings() (map[rebalance.Name]standing, int64) {
@@ -357,7 +361,7 @@ func (l *list) standings() (map[rebalance.Name]standing, int64) {
 	defer l.mu.Unlock()
 	out := make(map[rebalance.Name]standing, len(l.byName))
 	for n, q := range l.byName {
-		s := standing{claim: q.claim, newest: q.newest, records: q.waiting(), scope: q.scope.name}
+		s := standing{claim: q.claim, newest: q.newest, records: q.waiting(), scope: q.scope.name, dry: q.phase == idle && !q.full}
 		if q.phase != inFlight { // then it is the committer's
 			s.tries = q.blame.tries
 		}
@@ -367,4 +371,17 @@ func (l *list) standings() (map[rebalance.Name]standing, int64) {
 		out[n] = s
 	}
 	return out, l.bytes
+}
+
+// flights returns since when partitions are in flight, also those whose claim is gone.
+func (l *list) flights() map[rebalance.Name]time.Time {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	out := map[rebalance.Name]time.Time{}
+	for q, began := range l.flying {
+		if at, ok := out[q.name]; !ok || began.Before(at) {
+			out[q.name] = began
+		}
+	}
+	return out
 }

@@ -13,18 +13,22 @@ import (
 const measureEvery = 5 * time.Second
 
 // measure asks Kafka where the partitions end, and tells of those that a transaction
-// blocks: a high watermark comes only with records, and behind an open transaction
+// blocks and of those that stand still: a high watermark comes only with records, and behind an open transaction
 // polls are silent.
 func (p *Processor) measure(ctx context.Context) error {
-	tick := time.NewTicker(min(measureEvery, p.cfg.BlockedAfter))
+	tick := time.NewTicker(min(measureEvery, p.cfg.BlockedAfter, p.cfg.StalledAfter))
 	defer tick.Stop()
 	adm := kadm.NewClient(p.client)
 	for {
 		limited, cancel := context.WithTimeout(ctx, measureEvery)
-		if p.askTails(limited, adm, time.Now()) == nil {
+		err := p.askTails(limited, adm, time.Now())
+		if err == nil {
 			p.tellBlocked(limited, adm, time.Now())
 		} // else the lag keeps its last value; fetching reports what is wrong
 		cancel()
+		if err := p.look(time.Now(), err == nil); err != nil {
+			return err
+		}
 		select {
 		case <-ctx.Done():
 			return nil

@@ -1,6 +1,7 @@
 package processor
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -46,7 +47,9 @@ func (p *Processor) member(now time.Time) error {
 	case s.Err != nil && now.Sub(s.Since) > patience:
 		return fmt.Errorf("outside the group since %s: %s", s.Since.Format(time.RFC3339), oneLine(s.Err))
 	case now.Sub(s.Beat) > max(p.cfg.Session, p.cfg.Rebalance): // a join waits for the other members as long
-		return fmt.Errorf("the group has answered no heartbeat since %s", s.Beat.Format(time.RFC3339))
+		return fmt.Errorf("%w since %s", errNoHeartbeat, s.Beat.Format(time.RFC3339))
 	}
 	return nil
 }
+
+var errNoHeartbeat = errors.New("the group has answered no heartbeat")

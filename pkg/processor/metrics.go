@@ -21,6 +21,7 @@ type metrics struct {
 	rebuilds  prometheus.Histogram
 	expired   prometheus.Counter
 	lost      *prometheus.CounterVec // cause: out_of_range, truncated
+	rebuilt   prometheus.Counter
 
 	applied, duplicate, dead, ok prometheus.Counter
 }
@@ -44,6 +45,7 @@ func newMetrics() *metrics {
 		fenced:    counter("fenced_total", "Claims given up because Postgres refused them or memory differed."),
 		wentBack:  counter("differences_total", "Claims whose row differed from memory when the watch compared them."),
 		full:      counter("inflight_full_total", "Turns of the poll loop that waited for bytes in flight."),
+		rebuilt:   counter("client_rebuilds_total", "Kafka clients made anew because a partition stood still."),
 		expired:   counter("expired_keys_total", "Business keys forgotten because records have come further than the retention."),
 	}
 	m.lost = prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -64,7 +66,7 @@ func newMetrics() *metrics {
 }
 
 func (m *metrics) all() []prometheus.Collector {
-	return []prometheus.Collector{m.records, m.commits, m.unknown, m.took, m.takeovers, m.fenced, m.wentBack, m.full, m.lookups, m.seals, m.rebuilds, m.expired, m.lost}
+	return []prometheus.Collector{m.records, m.commits, m.unknown, m.took, m.takeovers, m.fenced, m.wentBack, m.full, m.lookups, m.seals, m.rebuilds, m.expired, m.lost, m.rebuilt}
 }
 
 // register adds collectors and returns what takes them out again.

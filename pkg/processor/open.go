@@ -72,7 +72,7 @@ func transient(err error) bool {
 // and joins the group.
 func open(ctx context.Context, cfg Config) (_ *Processor, err error) {
 	p := &Processor{
-		cfg: cfg, settings: pgtx.DefaultSettings, logger: cfg.Logger, health: newHealth(), tails: newTails(),
+		cfg: cfg, settings: pgtx.DefaultSettings, logger: cfg.Logger, health: newHealth(), tails: newTails(), watchdog: &watchdog{},
 		offsets: offsets.New(cfg.Schema), log: dedup.New(cfg.Schema).Cached(cfg.Cache),
 		list:       newList(cfg.BatchRecords, cfg.BatchBytes, cfg.Inflight),
 		suspicious: make(chan struct{}, 1), grown: make(chan struct{}, 1), metrics: cfg.metrics,

@@ -47,10 +47,11 @@ type Processor struct {
 	suspicious chan struct{} // a connection showed another server
 	grown      chan struct{} // a partition stopped as it does when its topic grew
 
-	logger  zerolog.Logger
-	metrics *metrics
-	health  *health
-	tails   *tails
+	logger   zerolog.Logger
+	metrics  *metrics
+	health   *health
+	tails    *tails
+	watchdog *watchdog
 }
 
 // ErrConfig says that the configuration does not fit the table, the topic or
@@ -69,7 +70,7 @@ func Run(ctx context.Context, cfg Config) error {
 	if err != nil {
 		return err
 	}
-	cfg.metrics = newMetrics()
+	cfg.metrics, cfg.rebuilds = newMetrics(), &rebuilds{}
 	defer register(cfg.Registry, append(cfg.metrics.all(), &standingsCollector{a}, &cacheCollector{a})...)()
 	eg, ectx := errgroup.WithContext(ctx)
 	eg.Go(func() error { return a.serve(ectx) })
@@ -78,7 +79,7 @@ func Run(ctx context.Context, cfg Config) error {
 }
 
 // openAndRun opens the pipeline and runs it, again whenever one of its topics was
-// widened.
+// widened or its client stands still.
 func openAndRun(ctx context.Context, cfg Config, a *admin) error {
 	for {
 		p, err := openPatiently(ctx, cfg, a)
@@ -92,7 +93,7 @@ func openAndRun(ctx context.Context, cfg Config, a *admin) error {
 		err = p.run(ctx)
 		p.close(ctx)
 		p.logger.Info().Msg("stopped, left the group")
-		if !errors.Is(err, errReopen) {
+		if !errors.Is(err, errReopen) && !errors.Is(err, errStalled) {
 			return err
 		}
 		a.reopens(err)
@@ -131,29 +132,60 @@ func (p *Processor) run(ctx context.Context) error {
 	err := fetch.Wait()
 
 	p.logger.Info().Msg("draining: leaving the group, finishing what is in flight")
+	// What is cut off when the time is over is there or it is not: the next owner begins
+	// at the position.
+	grace := time.AfterFunc(p.cfg.DrainTime, end)
+	defer grace.Stop()
 	endViews()
 	p.leave(ctx)
 	p.list.close()
-	grace := time.AfterFunc(drain, end)
-	defer grace.Stop()
-	return errors.Join(err, work.Wait())
+	return errors.Join(err, p.landed(&work, inflight))
 }
 
-// drain is how long a shutdown waits for what is in flight. What is cut off then is
-// there or it is not: the next owner begins at the position.
-const drain = 20 * time.Second
+// landed waits until all work has ended: at most as long as ctx, and a moment in which
+// what is cut off returns. A handler that does not return is left behind, with its
+// connection.
+func (p *Processor) landed(work *errgroup.Group, ctx context.Context) error { //nolint:revive // ctx is what is waited for
+	done := make(chan error, 1)
+	go func() { done <- work.Wait() }()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+	}
+	select {
+	case err := <-done:
+		return err
+	case <-time.After(cutOff):
+		return errLeftBehind
+	}
+}
+
+var errLeftBehind = errors.New("a batch did not come back: a handler that does not return was left behind")
+
+// cutOff is how long what is cut off may take to return, and to be closed.
+const cutOff = time.Second
 
 // leaving bounds the mirror's last commit: lag tools can wait, a shutdown cannot.
 const leaving = 2 * time.Second
 
-// close leaves the group, if that is yet to be done, and gives the connections back.
-// ctx may be over.
+// close leaves the group, if that is yet to be done, and gives the connections back:
+// those that a server does not answer or a handler does not return go later. ctx may
+// be over.
 func (p *Processor) close(ctx context.Context) {
 	p.leave(ctx)
-	for _, pool := range []*pgxpool.Pool{p.control, p.commits, p.background} {
-		if pool != nil {
-			pool.Close()
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		for _, pool := range []*pgxpool.Pool{p.control, p.commits, p.background} {
+			if pool != nil {
+				pool.Close()
+			}
 		}
+	}()
+	select {
+	case <-closed:
+	case <-time.After(cutOff):
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/rs/zerolog"
+	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"effectonce/internal/kafkatest"
@@ -24,6 +25,7 @@ import (
 type world struct {
 	db     *pgtest.DB
 	broker string
+	fake   *kfake.Cluster // nil on the real Kafka
 	topic  string
 	cfg    processor.Config
 }
@@ -31,7 +33,8 @@ type world struct {
 func newWorld(t *testing.T, partitions int32) *world {
 	t.Helper()
 	w := &world{db: pgtest.New(t), topic: "orders"}
-	w.broker = kafkatest.Fake(t, partitions, w.topic).ListenAddrs()[0]
+	w.fake = kafkatest.Fake(t, partitions, w.topic)
+	w.broker = w.fake.ListenAddrs()[0]
 	w.db.Table(t, "orders", "order_id text, amount bigint")
 	pg, err := pgxpool.ParseConfig(w.db.RuntimeDSN)
 	if err != nil {

@@ -202,7 +202,7 @@ func TestAFailingPartitionDoesNotHoldTheOthers(t *testing.T) {
 	}
 }
 
-// A handler that takes too long on one record loses its session each time; the
+// B20: a handler that takes too long on one record loses its session each time; the
 // record becomes a dead letter and the others apply once.
 func TestAHandlerThatHangsOnOneRecord(t *testing.T) {
 	t.Parallel()

@@ -1,6 +1,7 @@
 package rebalance
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"time"
@@ -12,6 +13,11 @@ import (
 type Name struct {
 	Topic  string
 	Number int32
+}
+
+// Compare orders names by topic and number.
+func (n Name) Compare(o Name) int {
+	return cmp.Or(cmp.Compare(n.Topic, o.Topic), cmp.Compare(n.Number, o.Number))
 }
 
 func (n Name) String() string { return fmt.Sprintf("%s/%d", n.Topic, n.Number) }

@@ -26,6 +26,8 @@ type Config struct {
 	OnGrowth        string      `yaml:"on_partition_growth,omitempty" json:"on_partition_growth,omitempty" validate:"oneof=stop widen" jsonschema:"what to do when a topic in scope partition gets more partitions: stop (default) the partitions where it shows, or widen the topic to scope topic with all of its keys"`
 	OnOutOfRange    string      `yaml:"on_out_of_range,omitempty" json:"on_out_of_range,omitempty" validate:"oneof=stop accept_loss" jsonschema:"what to do when the position lies outside the log, as after a downtime beyond the topic's retention: stop (default) the partition, or accept_loss and go on at the nearest offset that Kafka has"`
 	OnTruncated     string      `yaml:"on_truncated,omitempty" json:"on_truncated,omitempty" validate:"oneof=stop rewind" jsonschema:"what to do when the log was cut below the position, as by an unclean leader election: stop (default) the partition, or rewind and go on where the logs part"`
+	StalledAfter    Duration    `yaml:"stalled_after,omitempty" json:"stalled_after,omitempty" validate:"gt=0" jsonschema:"how long a partition may stand still without a reason that is known before it is reported and the Kafka client is made anew (default 30s)"`
+	ShutdownGrace   Duration    `yaml:"shutdown_grace,omitempty" json:"shutdown_grace,omitempty" validate:"gt=0" jsonschema:"how long a stop may take from the signal on; batches in flight are cut off then, and are the next owner's (default 20s)"`
 	Admin           Admin       `yaml:"admin,omitempty" json:"admin,omitempty" jsonschema:"the address of /livez, /readyz and /metrics"`
 	Log             Log         `yaml:"log,omitempty" json:"log,omitempty" jsonschema:"the log on standard error"`
 }
@@ -133,6 +135,7 @@ type Batch struct {
 	MaxRecords int      `yaml:"max_records,omitempty" json:"max_records,omitempty" validate:"min=1,max=1000000" jsonschema:"records in one transaction (default 10000)"`
 	MaxBytes   Size     `yaml:"max_bytes,omitempty" json:"max_bytes,omitempty" validate:"gt=0" jsonschema:"bytes of records in one transaction (default 8MiB)"`
 	Linger     Duration `yaml:"linger,omitempty" json:"linger,omitempty" validate:"min=0" jsonschema:"how long a partition's batch below these waits for more records, for fewer and larger commits (default 0: commit at once)"`
+	Timeout    Duration `yaml:"timeout,omitempty" json:"timeout,omitempty" validate:"gt=0" jsonschema:"most time of one transaction, from BEGIN to the answer of COMMIT; Kafka's time limits have no part in it (default 2m)"`
 }
 
 // Takeover says how a partition is taken from a member that no longer answers.
@@ -176,7 +179,7 @@ func Default() Config {
 		Partitioner:     "murmur2",
 		NullKafkaKey:    "refuse",
 		Sink:            Sink{Table: Table{Schema: "public", Mode: "insert"}},
-		Batch:           Batch{MaxRecords: 10_000, MaxBytes: 8 << 20},
+		Batch:           Batch{MaxRecords: 10_000, MaxBytes: 8 << 20, Timeout: Duration(2 * time.Minute)},
 		Dedup:           Dedup{Memory: 256 << 20},
 		InflightBytes:   128 << 20,
 		Audit:           Audit{Retention: Duration(7 * 24 * time.Hour)},
@@ -187,6 +190,8 @@ func Default() Config {
 		OnGrowth:        "stop",
 		OnOutOfRange:    "stop",
 		OnTruncated:     "stop",
+		StalledAfter:    Duration(30 * time.Second),
+		ShutdownGrace:   Duration(20 * time.Second),
 		Admin:           Admin{Listen: "127.0.0.1:9464"},
 		Log:             Log{Level: "info", Format: "auto"},
 	}

@@ -137,7 +137,7 @@ func TestDefaults(t *testing.T) {
 		"session_timeout: 45s", "rebalance_timeout: 1m", "heartbeat_interval: 3s", "protocol: cooperative", "max_decompressed_batch: 64MiB",
 		"isolation: read_committed", "blocked_after: 1m", "schema: effectonce", "key_missing: dead_letter", "scope: partition", "partitioner: murmur2",
 		"null_kafka_key: refuse", "schema: public", "mode: insert", "max_records: 10000", "max_bytes: 8MiB", "inflight_bytes: 128MiB",
-		"grace: 2s", "stop_after: 20", "on_external_reset: warn", "on_partition_growth: stop", "listen: 127.0.0.1:9464", "level: info", "format: auto",
+		"grace: 2s", "timeout: 2m", "stalled_after: 30s", "shutdown_grace: 20s", "stop_after: 20", "on_external_reset: warn", "on_partition_growth: stop", "listen: 127.0.0.1:9464", "level: info", "format: auto",
 	}
 	missing := slices.DeleteFunc(want, func(s string) bool { return slices.Contains(got, s) })
 	if len(missing) > 0 {
