@@ -10,7 +10,7 @@ FUZZ    ?= 10s
 # Kept when GOFLAGS says otherwise: `processor version` reads the revision from the build info.
 BUILD   := CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=auto
 
-.PHONY: build test test-short test-long lint fmt vet vuln fuzz-smoke compose demo bench services ci clean
+.PHONY: build test test-short test-long model lint fmt vet vuln fuzz-smoke compose demo bench services ci clean
 
 build:
 	$(BUILD) -o bin/processor ./cmd/processor
@@ -29,6 +29,10 @@ test-short: services
 # Uncached and three times over, against what only shows now and then.
 test-long: services
 	EFFECTONCE_E2E_SEEDS=5 $(GO) test -race -p $(P) -timeout 60m -count 3 $(PKGS)
+
+# The protocol's model with budgets that take half an hour and 20 GiB; `make test` has the small ones.
+model:
+	EFFECTONCE_MODEL=large $(GO) test -v -count 1 -timeout 3h ./internal/model
 
 # The linter's dependencies have a module of their own. Cold, it takes about three minutes to compile.
 bin/tools/%: tools/go.mod tools/go.sum

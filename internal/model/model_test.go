@@ -67,6 +67,7 @@ func holding() []*World {
 		topic().with(Budget{Seals: 2}),
 		topic().with(Budget{Seals: 1, Merges: 1, Failovers: 1}),
 		sealer().with(Budget{Seals: 1, Merges: 1, Failovers: 1}),
+		single(0, 1).with(Budget{Rebalances: 2, Failovers: 1}).handingOver(),
 		single(0, 0).with(Budget{Rebalances: 2, Crashes: 1, Unknown: 1, Failovers: 1}).handingOver(),
 		single(0, 1, 0).with(Budget{Rebalances: 2, Failovers: 1}).handingOver(),
 		single(0, 1, 0).with(Budget{Rebalances: 3, Crashes: 1, Unknown: 1}).handingOver(),

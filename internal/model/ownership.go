@@ -133,15 +133,16 @@ func (w *World) newClaim(s *state, m, p int, owner id) claim {
 	return c
 }
 
-// watch compares the held rows with memory and drops what differs.
+// watch compares the held rows with memory and drops what differs. A claim that was
+// handed over is not held: the fence ends it.
 func (w *World) watch(s *state, m int, n *successors) {
 	a := &s.Members[m]
 	if !w.has(Watch) {
 		return
 	}
-	for q := range claims {
-		p, held := q%partitions, &a.Claims[q]
-		if held.Owner == 0 || a.busy(q) {
+	for p := range partitions {
+		held := &a.Claims[p]
+		if held.Owner == 0 || a.busy(p) {
 			continue
 		}
 		if s.DB.Owner[p] == held.Owner && (s.DB.Next[p] == held.Next || !w.has(WatchNext)) {
@@ -149,10 +150,10 @@ func (w *World) watch(s *state, m int, n *successors) {
 		}
 		c := *s
 		b := &c.Members[m]
-		w.drop(b, q)
+		w.drop(b, p)
 		if b.Batch.Stage == none {
 			b.View = view{}
 		}
-		n.step(&c, say("%d sees that the row of partition %d differs, drops claim %d", m, p, q))
+		n.step(&c, say("%d sees that the row of partition %d differs, drops its claim", m, p))
 	}
 }
