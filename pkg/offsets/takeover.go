@@ -41,30 +41,8 @@ type Answer struct {
 func (s *Store) Takeover(ctx context.Context, conn *pgx.Conn, set pgtx.Settings, pipeline int64, holder string,
 	takings []Taking, wait bool,
 ) ([]Answer, error) {
-	claims := make([]stream.Claim, len(takings))
-	generations := make([][]byte, len(takings))
-	for i, t := range takings {
-		claims[i], generations[i] = t.Claim, t.Generation
-	}
-	topics, numbers, lanes, owners := columns(claims)
 	found := make(map[stream.Partition]Answer, len(takings))
-	err := pgtx.Once(ctx, conn, set, pgtx.Statement{
-		Step: pgtx.StepFence,
-		SQL: s.sql(`SELECT topic_id, partition, outcome, coalesce(next_offset, 0), coalesce(leader_epoch, -1),
-			coalesce(epoch, 0), coalesce(holder, '') FROM @schema@.takeover($1, $2, $3, $4, $5, $6, $7, $8)`),
-		Params: []pgtx.Param{
-			pgtx.Int8(pipeline), pgtx.UUIDs(topics), pgtx.Int4s(numbers), pgtx.Texts(lanes), pgtx.UUIDs(owners),
-			pgtx.Byteas(generations), pgtx.Text(holder), pgtx.Bool(wait),
-		},
-		Row: func(r pgtx.Row) error {
-			var a Answer
-			c := &a.Claim
-			err := r.Scan((*[16]byte)(&c.Partition.Topic), &c.Partition.Number, (*string)(&a.Outcome), &c.Next,
-				&c.LeaderEpoch, &c.Epoch, &a.Holder)
-			found[c.Partition] = a
-			return err
-		},
-	})
+	err := pgtx.Once(ctx, conn, set, s.Take(pipeline, holder, takings, wait, func(a Answer) { found[a.Claim.Partition] = a }))
 	if err != nil {
 		return nil, err
 	}
@@ -75,6 +53,37 @@ func (s *Store) Takeover(ctx context.Context, conn *pgx.Conn, set pgtx.Settings,
 		answers[i] = a
 	}
 	return answers, nil
+}
+
+// Take is Takeover as a statement of the caller's transaction. Answers come in any
+// order, without the topic's name and the owner; answer may be nil.
+func (s *Store) Take(pipeline int64, holder string, takings []Taking, wait bool, answer func(Answer)) pgtx.Statement {
+	claims := make([]stream.Claim, len(takings))
+	generations := make([][]byte, len(takings))
+	for i, t := range takings {
+		claims[i], generations[i] = t.Claim, t.Generation
+	}
+	topics, numbers, lanes, owners := columns(claims)
+	return pgtx.Statement{
+		Step: pgtx.StepFence,
+		SQL: s.sql(`SELECT topic_id, partition, outcome, coalesce(next_offset, 0), coalesce(leader_epoch, -1),
+			coalesce(epoch, 0), coalesce(holder, '') FROM @schema@.takeover($1, $2, $3, $4, $5, $6, $7, $8)`),
+		Params: []pgtx.Param{
+			pgtx.Int8(pipeline), pgtx.UUIDs(topics), pgtx.Int4s(numbers), pgtx.Texts(lanes), pgtx.UUIDs(owners),
+			pgtx.Byteas(generations), pgtx.Text(holder), pgtx.Bool(wait),
+		},
+		Row: func(r pgtx.Row) error {
+			if answer == nil {
+				return nil
+			}
+			var a Answer
+			c := &a.Claim
+			err := r.Scan((*[16]byte)(&c.Partition.Topic), &c.Partition.Number, (*string)(&a.Outcome), &c.Next,
+				&c.LeaderEpoch, &c.Epoch, &a.Holder)
+			answer(a)
+			return err
+		},
+	}
 }
 
 // Row is a position row as it stands.

@@ -126,23 +126,28 @@ func (p *Processor) rows(ctx context.Context) (rows []offsets.Topic, err error) 
 // so the server's time limits hold.
 func (p *Processor) widen(ctx context.Context, c change) error {
 	set := pgtx.Settings{Lock: p.cfg.Grace, Statement: time.Minute, Idle: reach}
-	try := func(ctx context.Context, conn *pgxpool.Conn) error {
-		tx, err := pgtx.Begin(ctx, conn.Conn(), set, unlisted)
-		if err != nil {
+	try := func(ctx context.Context, tx *pgtx.Tx) error {
+		if err := tx.Run(ctx, unlisted); err != nil {
 			return err
 		}
 		s := stores{p.offsets, p.log}
-		if err := s.change(ctx, tx, p.pipeline.ID, []change{c}, "the topic grew"); err != nil {
+		return s.change(ctx, tx, p.pipeline.ID, []change{c}, "the topic grew")
+	}
+	err := p.withConn(ctx, p.control, func(conn *pgxpool.Conn) error {
+		tx, err := pgtx.Begin(ctx, conn.Conn(), set)
+		if err != nil {
+			return err
+		}
+		if err := try(ctx, tx); err != nil {
 			tx.Rollback(ctx)
 			return err
 		}
 		return tx.Commit(ctx)
-	}
-	err := p.withConn(ctx, p.control, func(conn *pgxpool.Conn) error { return try(ctx, conn) })
+	})
 	if pgtx.Code(err) != lockNotAvailable {
 		return err
 	}
-	ended, others, err := rebalance.EndBlockers(ctx, p.control, p.sessions, try)
+	ended, others, err := rebalance.EndBlockers(ctx, p.control, p.sessions, rebalance.Wait{Settings: set, Do: try})
 	p.logger.Warn().Strs("ended", ended).Strs("others", others).Err(err).Msg("position rows are locked by another session")
 	if err == nil {
 		err = errStillLocked

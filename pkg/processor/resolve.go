@@ -82,24 +82,15 @@ func (p *Processor) settled(ctx context.Context, w *work) (map[stream.Partition]
 		parts[i] = part.q.claim.Partition
 	}
 	set := pgtx.Settings{Lock: p.cfg.Grace, Statement: 2 * p.cfg.Grace, Idle: p.cfg.Grace}
-	read := func(ctx context.Context, conn *pgxpool.Conn) (map[stream.Partition]offsets.Row, error) {
-		rows := map[stream.Partition]offsets.Row{}
-		err := pgtx.Once(ctx, conn.Conn(), set,
-			p.offsets.Read(p.pipeline.ID, parts, true, func(r offsets.Row) { rows[r.Partition] = r }))
-		return rows, err
-	}
-	var rows map[stream.Partition]offsets.Row
-	err := p.withConn(ctx, p.control, func(conn *pgxpool.Conn) (err error) {
-		rows, err = read(ctx, conn)
-		return err
-	})
+	rows := map[stream.Partition]offsets.Row{}
+	read := p.offsets.Read(p.pipeline.ID, parts, true, func(r offsets.Row) { rows[r.Partition] = r })
+	err := p.withConn(ctx, p.control, func(conn *pgxpool.Conn) error { return pgtx.Once(ctx, conn.Conn(), set, read) })
 	if pgtx.Code(err) != lockNotAvailable {
 		return rows, err
 	}
-	ended, others, err := rebalance.EndBlockers(ctx, p.control, p.sessions, func(ctx context.Context, conn *pgxpool.Conn) (err error) {
-		rows, err = read(ctx, conn)
-		return err
-	})
+	ended, others, err := rebalance.EndBlockers(ctx, p.control, p.sessions, rebalance.Wait{Settings: set, Do: func(ctx context.Context, tx *pgtx.Tx) error {
+		return tx.Run(ctx, read)
+	}})
 	p.logger.Warn().Strs("ended", ended).Strs("others", others).Err(err).Msg("position rows are locked by another session")
 	if err == nil {
 		err = errStillLocked
@@ -115,9 +106,9 @@ func (p *Processor) freeLog(ctx context.Context, s *scope) {
 	ctx, cancel := context.WithTimeout(ctx, reach)
 	defer cancel()
 	set := pgtx.Settings{Lock: p.cfg.Grace, Statement: 2 * p.cfg.Grace, Idle: p.cfg.Grace}
-	ended, others, err := rebalance.EndStuck(ctx, p.control, p.sessions, p.cfg.Grace, func(ctx context.Context, conn *pgxpool.Conn) error {
-		return pgtx.Once(ctx, conn.Conn(), set, p.log.Lock(s.view.Log))
-	})
+	ended, others, err := rebalance.EndStuck(ctx, p.control, p.sessions, p.cfg.Grace, rebalance.Wait{Settings: set, Do: func(ctx context.Context, tx *pgtx.Tx) error {
+		return tx.Run(ctx, p.log.Lock(s.view.Log))
+	}})
 	p.aboutScope(s).Warn().Strs("ended", ended).Strs("others", others).Err(err).Msg("the log is locked by another session")
 }
 

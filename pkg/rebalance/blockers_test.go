@@ -2,11 +2,10 @@ package rebalance_test
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"effectonce/internal/pgtx"
 	"effectonce/pkg/offsets"
@@ -28,18 +27,19 @@ func TestEndStuck(t *testing.T) {
 	go func() { served <- pgtx.Once(t.Context(), first, patient, wait) }()
 	w.queues(first.PgConn().PID())
 	ended, others, err := rebalance.EndStuck(t.Context(), cfg.Control, cfg.Sessions, time.Hour,
-		func(ctx context.Context, conn *pgxpool.Conn) error {
-			return pgtx.Once(ctx, conn.Conn(), pgtx.Settings{Lock: 50 * time.Millisecond, Statement: time.Minute, Idle: time.Minute}, wait)
+		rebalance.Wait{
+			Settings: pgtx.Settings{Lock: 50 * time.Millisecond, Statement: time.Minute, Idle: time.Minute},
+			Do:       func(ctx context.Context, tx *pgtx.Tx) error { return tx.Run(ctx, wait) },
 		})
 	if err != nil || len(others)+len(ended) > 0 {
 		t.Errorf("too early: ended %q, others %q, %v", ended, others, err)
 	}
-	var got error
+	got := errors.New("it was not asked")
 	ended, others, err = rebalance.EndStuck(t.Context(), cfg.Control, cfg.Sessions, 300*time.Millisecond,
-		func(ctx context.Context, conn *pgxpool.Conn) error {
-			got = pgtx.Once(ctx, conn.Conn(), patient, wait)
+		rebalance.Wait{Settings: patient, Do: func(ctx context.Context, tx *pgtx.Tx) error {
+			got = tx.Run(ctx, wait)
 			return got
-		})
+		}})
 	if err != nil || got != nil || len(others) > 0 || len(ended) != 1 || !strings.Contains(ended[0], "stuck") {
 		t.Errorf("ended %q, others %q, %v; the lock: %v", ended, others, err, got)
 	}

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"golang.org/x/sync/errgroup"
@@ -279,10 +278,8 @@ const lockNotAvailable = "55P03"
 // it. A blocker whose application_name is this pipeline's is terminated; any other
 // is named, never killed.
 func (g *Group) endBlockers(ctx context.Context, h *Held) (ended, others []string, err error) {
-	return EndBlockers(ctx, g.cfg.Control, g.cfg.Sessions, func(ctx context.Context, conn *pgxpool.Conn) error {
-		set := pgtx.Settings{Lock: attempt, Statement: attempt, Idle: attempt}
+	return EndBlockers(ctx, g.cfg.Control, g.cfg.Sessions, Wait{brief(), func(ctx context.Context, tx *pgtx.Tx) error {
 		takings, _ := g.takings([]*Held{h})
-		_, err := g.cfg.Offsets.Takeover(ctx, conn.Conn(), set, g.cfg.ID, g.cfg.Holder, takings, true)
-		return err
-	})
+		return tx.Run(ctx, g.cfg.Offsets.Take(g.cfg.ID, g.cfg.Holder, takings, true, nil))
+	}})
 }
