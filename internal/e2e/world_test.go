@@ -51,6 +51,7 @@ type world struct {
 	committers int
 	columns    string // further columns of the mapping
 	memory     int    // bytes for business keys, 0 is no bound
+	upstream   string // host:port that members connect to, by way of their proxies; empty: the server itself
 	binary     func() (string, error)
 	env        []string
 }
@@ -89,8 +90,11 @@ func (w *world) forgetGroup() {
 	_, _ = kadm.NewClient(w.stream.client).DeleteGroups(ctx, w.group) // a group that stays harms nobody
 }
 
-// postgres is the server's host:port.
+// postgres is the host:port of the server, or of what stands in front of it.
 func (w *world) postgres() string {
+	if w.upstream != "" {
+		return w.upstream
+	}
 	c := w.db.Owner.Config().ConnConfig
 	return net.JoinHostPort(c.Host, strconv.Itoa(int(c.Port)))
 }

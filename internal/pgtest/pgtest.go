@@ -1,7 +1,8 @@
 // Package pgtest gives each test a place of its own in a real Postgres: a schema
 // with our tables, a schema for the test's tables, and pools for the two roles a
 // deployment has. Tests work as the runtime role, which may do no more than
-// migrations.Grant says; the owner is for set-up.
+// migrations.Grant says; the owner is for set-up. It also starts servers of a test's
+// own, to be crashed and failed over, and PgBouncer.
 package pgtest
 
 import (

@@ -109,3 +109,10 @@ postgres_stop() {
 		say "postgres stopped"
 	fi
 }
+
+# Tests start PgBouncer themselves; here it is only installed. Who may not install it reads that in their output.
+pgbouncer_install() {
+	if [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null && [ ! -x /usr/sbin/pgbouncer ] && ! command -v pgbouncer >/dev/null; then
+		install_or_say "PgBouncer" pgbouncer
+	fi
+}
