@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
@@ -107,7 +108,7 @@ type Config struct {
 	StopAfter      int           // effects in a row that fail alone, default 20
 	StalledAfter   time.Duration // how long a partition may stand still without a reason that is known, default 30 s; then the Kafka client is made anew
 	DrainTime      time.Duration // most time from the end of ctx to the end of Run, default 20 s; what is in flight then is cut off
-	OnReset        string        // warn (default) or fail
+	OnReset        string        // warn (default), honour or fail
 	OnGrowth       Growth        // default GrowthStop
 	OnOutOfRange   string        // rebalance.Halt (default) or rebalance.AcceptLoss: the position lies outside the log
 	OnTruncated    string        // rebalance.Halt (default) or rebalance.Rewind: the log was cut below the position
@@ -174,7 +175,7 @@ func (c Config) Validate() error {
 	check(c.DrainTime > 0, "drain: %s is not positive", c.DrainTime)
 	check(c.DedupRetention >= 0, "dedup.retention: %s is negative", c.DedupRetention)
 	check(c.Inflight >= c.BatchBytes, "inflight: %d bytes are less than one batch of %d", c.Inflight, c.BatchBytes)
-	check(c.OnReset == "warn" || c.OnReset == "fail", "on_external_reset: %q is not warn or fail", c.OnReset)
+	check(slices.Contains([]string{"warn", "honour", "fail"}, c.OnReset), "on_external_reset: %q is not warn, honour or fail", c.OnReset)
 	check(c.OnGrowth == GrowthStop || c.OnGrowth == GrowthWiden, "on_partition_growth: %q is not stop or widen", c.OnGrowth)
 	check(c.OnOutOfRange == rebalance.Halt || c.OnOutOfRange == rebalance.AcceptLoss, "on_out_of_range: %q is not stop or accept_loss", c.OnOutOfRange)
 	check(c.OnTruncated == rebalance.Halt || c.OnTruncated == rebalance.Rewind, "on_truncated: %q is not stop or rewind", c.OnTruncated)

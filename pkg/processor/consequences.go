@@ -3,6 +3,8 @@ package processor
 import (
 	"context"
 	"fmt"
+
+	"effectonce/pkg/rebalance"
 )
 
 // consequences says what becomes of the records between position and target, and
@@ -67,19 +69,15 @@ func (d *resolver) retention(ctx context.Context, plan *ResolutionPlan, note fun
 		return nil
 	}
 	plan.Horizon = d.progress.Add(-d.cfg.DedupRetention)
-	listed, err := d.adm.ListOffsetsAfterMilli(ctx, plan.Horizon.UnixMilli(), d.r.Topic)
+	known, err := rebalance.OffsetAfter(ctx, d.adm, d.name(), plan.Horizon)
 	if err != nil {
-		return fmt.Errorf("kafka: offset by time: %w", err)
+		return fmt.Errorf("kafka: %w", err)
 	}
-	known, ok := listed.Lookup(d.r.Topic, d.r.Partition)
-	if !ok || known.Err != nil {
-		return fmt.Errorf("kafka: offset by time: %w", known.Err)
-	}
-	if plan.Forgotten = max(min(known.Offset, plan.From.Offset)-plan.To.Offset, 0); plan.Forgotten == 0 {
+	if plan.Forgotten = max(min(known, plan.From.Offset)-plan.To.Offset, 0); plan.Forgotten == 0 {
 		return nil
 	}
 	note("dedup.retention %s: keys from before %s may be forgotten, and the records of %d offsets below %d applied again: --apply-again permits it",
-		d.cfg.DedupRetention, plan.Horizon.UTC().Format("2006-01-02 15:04:05"), plan.Forgotten, known.Offset)
+		d.cfg.DedupRetention, plan.Horizon.UTC().Format("2006-01-02 15:04:05"), plan.Forgotten, known)
 	if !d.r.Again {
 		return ErrAgain
 	}

@@ -3,6 +3,7 @@ package rebalance
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
 )
@@ -48,6 +49,16 @@ func listed(n Name) func(kadm.ListedOffsets, error) (kadm.ListedOffset, error) {
 		}
 		return o, o.Err
 	}
+}
+
+// OffsetAfter returns the first offset whose record is not older than a time, or the
+// end of the log.
+func OffsetAfter(ctx context.Context, adm *kadm.Client, n Name, at time.Time) (int64, error) {
+	o, err := listed(n)(adm.ListOffsetsAfterMilli(ctx, at.UnixMilli(), n.Topic))
+	if err != nil {
+		return 0, fmt.Errorf("offset by time: %w", err)
+	}
+	return o.Offset, nil
 }
 
 // epochEnd asks where a leader epoch, or the last one before it that has records,

@@ -26,7 +26,9 @@ type Config struct {
 	Sessions  string           // prefix of application_name: backends that a takeover may end
 	Grace     time.Duration    // how long a takeover waits before it ends our own stuck backends
 	Heartbeat time.Duration    // first wait of a fenced member, so that a zombie hears from Kafka first
-	OnReset   string           // warn or fail: the group's offset was moved by hand
+	OnReset   string           // warn, honour or fail: the group's offset was moved by hand
+	Keyless   bool             // no business key: only the position knows what was applied
+	Retention time.Duration    // how long keys are known; 0: for ever
 	Offsets   *offsets.Store
 	Log       *dedup.Store
 	Control   *pgxpool.Pool // its own connections: a committer behind a zombie never starves the takeover

@@ -89,6 +89,8 @@ func TestMirror(t *testing.T) {
 		{name: "of nobody ahead", at: 9, onReset: "warn", event: "external_reset"},
 		{name: "of nobody behind, a failure", at: 1, onReset: "fail", stop: "external_reset"},
 		{name: "of nobody ahead, a failure", at: 9, onReset: "fail", stop: "external_reset"},
+		{name: "ours ahead, resets are honoured", at: 5, metadata: ours, onReset: "honour", stop: "mirror_ahead"},
+		{name: "of nobody at the position, resets are honoured", at: 4, onReset: "honour"},
 		{name: "of another pipeline", at: 5, metadata: ours + "q", onReset: "warn", event: "external_reset"},
 	} {
 		for _, locked := range []bool{false, true} {
@@ -152,24 +154,12 @@ func TestNothingIsOpenedBeforeTheMirrorIsOurs(t *testing.T) {
 	w.commit(pipeline, 0, 1, "")
 	refusals := 0
 	w.fake.ControlKey(kmsg.OffsetCommit.Int16(), func(kreq kmsg.Request) (kmsg.Response, error, bool) {
-		req, ok := kreq.(*kmsg.OffsetCommitRequest)
-		if refusals == 2 || !ok {
+		if refusals == 2 {
 			return nil, nil, false
 		}
 		refusals++
 		w.fake.KeepControl()
-		resp, _ := req.ResponseKind().(*kmsg.OffsetCommitResponse) // its kind
-		for _, rt := range req.Topics {
-			st := kmsg.NewOffsetCommitResponseTopic()
-			st.Topic, st.TopicID = rt.Topic, rt.TopicID
-			for _, rp := range rt.Partitions {
-				sp := kmsg.NewOffsetCommitResponseTopicPartition()
-				sp.Partition, sp.ErrorCode = rp.Partition, kerr.RebalanceInProgress.Code
-				st.Partitions = append(st.Partitions, sp)
-			}
-			resp.Topics = append(resp.Topics, st)
-		}
-		return resp, nil, true
+		return refused(kreq, kerr.RebalanceInProgress), nil, true
 	})
 	m := w.join(w.config())
 	m.reads(1, 4, 10) // nobody waits for another partition's mirror

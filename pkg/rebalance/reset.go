@@ -62,7 +62,7 @@ func (g *Group) agrees(ctx context.Context, h *Held, a found) bool {
 	if !m.foreign() {
 		return true
 	}
-	if m.offset != claim.Next && !resolved && !g.decide(h, claim, m.offset) {
+	if m.offset != claim.Next && !resolved && !g.decide(ctx, h, claim, m.offset) {
 		return false
 	}
 	g.mu.Lock()
@@ -75,7 +75,11 @@ func (g *Group) agrees(ctx context.Context, h *Held, a found) bool {
 
 // decide applies the policy to an offset that was moved from outside. It reports
 // whether to go on at the position.
-func (g *Group) decide(h *Held, claim stream.Claim, to int64) bool {
+func (g *Group) decide(ctx context.Context, h *Held, claim stream.Claim, to int64) bool {
+	if g.cfg.OnReset == "honour" {
+		g.honour(ctx, h, claim, to)
+		return false
+	}
 	c := Cause{
 		Code: "external_reset",
 		Text: fmt.Sprintf("the group's offset was moved to %d from outside, Postgres is at %d", to, claim.Next),

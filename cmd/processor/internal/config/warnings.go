@@ -39,6 +39,8 @@ func (l *Loaded) Warnings() []Warning {
 	warn(t.Mode == "upsert" && c.upsertsOwnKey(), "sink.table.conflict",
 		"the table's key is the business key: each key is applied once, so only its first record is ever written and no row is updated")
 	warn(c.Kafka.Isolation == "read_uncommitted", "kafka.isolation", "records of aborted Kafka transactions are applied too")
+	warn(c.OnExternalReset == "honour" && len(c.Key) == 0, "on_external_reset",
+		"without a business key a reset to an earlier offset stops its partition: it would apply records again")
 	warn(c.Kafka.Protocol == "consumer" && l.Origin("kafka.session_timeout").Kind != FromDefault, "kafka.session_timeout",
 		"has no effect with protocol: consumer: the broker decides")
 	warn(c.Kafka.SASL.AllowPlaintext && !c.Kafka.TLS.Enabled && c.Kafka.SASL.Mechanism != "", "kafka.sasl.allow_plaintext",

@@ -1,0 +1,129 @@
+package rebalance
+
+import (
+	"context"
+	"encoding/json" //nolint:depguard // writes a decision's detail, never reads a record
+	"fmt"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+
+	"effectonce/internal/pgtx"
+	"effectonce/pkg/offsets"
+	"effectonce/pkg/stream"
+)
+
+// reset is what a decision about an offset moved from outside is written down with.
+// Records [From, To) are skipped; or [To, From) are read again.
+type reset struct {
+	From     int64 `json:"from"`
+	To       int64 `json:"to"`
+	LogStart int64 `json:"log_start"`
+	LogEnd   int64 `json:"log_end"`
+}
+
+func (r reset) String() string {
+	if r.To > r.From {
+		return fmt.Sprintf("the group's offset was moved to %d from outside and is honoured: offsets %d to %d are skipped", r.To, r.From, r.To-1)
+	}
+	return fmt.Sprintf("the group's offset was moved to %d from outside and is honoured: offsets %d to %d are read again, keys that are known have no second effect",
+		r.To, r.To, r.From-1)
+}
+
+// honour moves the position to where the group's offset was moved from outside. The
+// partition is taken over again then, and found there. A member that is killed in
+// between leaves it at that very offset, since nothing is applied before the mirror is
+// ours: the next one has nothing to decide.
+func (g *Group) honour(ctx context.Context, h *Held, claim stream.Claim, to int64) {
+	ctx, cancel := context.WithTimeout(ctx, 2*attempt)
+	defer cancel()
+	r := reset{From: claim.Next, To: to}
+	refusal, err := g.refuses(ctx, h.Name, claim.Partition, &r)
+	if err == nil && refusal == "" {
+		err = g.follow(ctx, h.Name, claim, r)
+	}
+	switch {
+	case err != nil: // not known, or not any more what was decided about: looked at again
+		g.postpone(h, slowPace)
+		g.board.Tell(Event{Kind: "retry", Name: h.Name, Err: fmt.Errorf("external reset: %w", err)})
+	case refusal != "":
+		g.stop(h, claim.Owner, Cause{
+			Code: "external_reset",
+			Text: fmt.Sprintf("the group's offset was moved to %d from outside, Postgres is at %d, and it is not honoured: %s", to, claim.Next, refusal),
+			Fix:  "stop the members and reset it once more, to the position to go on there; or move the position with processor partitions resolve",
+		}, nil)
+	default:
+		g.board.Tell(Event{Kind: "external_reset", Name: h.Name, Claim: claim, Cause: Cause{Code: "external_reset", Text: r.String()}})
+		g.postpone(h, 0)
+	}
+}
+
+// refuses says why a reset cannot be honoured, and fills in what the log holds. Nothing
+// is clamped, and nothing read again of which it is not known what was applied.
+func (g *Group) refuses(ctx context.Context, n Name, p stream.Partition, r *reset) (string, error) {
+	adm := kadm.NewClient(g.kafka())
+	x, err := FindExtent(ctx, adm, n, -1)
+	if err != nil {
+		return "", err
+	}
+	r.LogStart, r.LogEnd = x.Start, x.End
+	switch {
+	case r.To < x.Start || r.To > x.End:
+		return fmt.Sprintf("the log is [%d, %d)", x.Start, x.End), nil
+	case r.To > r.From:
+		return "", nil
+	case g.cfg.Keyless:
+		return "there is no business key, so what is read again would be applied again", nil
+	case g.cfg.Retention == 0:
+		return "", nil
+	}
+	known, err := g.knownFrom(ctx, adm, n, p)
+	if err == nil && r.To < known {
+		return fmt.Sprintf("keys of records below %d may be forgotten by dedup.retention, so they would be applied again", known), nil
+	}
+	return "", err
+}
+
+// knownFrom is the offset from which on dedup.retention has forgotten no key.
+func (g *Group) knownFrom(ctx context.Context, adm *kadm.Client, n Name, p stream.Partition) (int64, error) {
+	var progress time.Time // the furthest of those that share a log
+	conn, err := g.cfg.Control.Acquire(ctx)
+	if err != nil {
+		return 0, fmt.Errorf("control connection: %w", err)
+	}
+	defer conn.Release()
+	err = pgtx.Once(ctx, conn.Conn(), pgtx.DefaultSettings, g.cfg.Offsets.Standings(g.cfg.ID, []string{n.Topic}, func(s offsets.Standing) {
+		if s.Topic.ID == p.Topic && (s.Partition == p || s.Topic.Scope == stream.ScopeTopic) && s.Progress.After(progress) {
+			progress = s.Progress
+		}
+	}))
+	if err != nil || progress.IsZero() {
+		return 0, err
+	}
+	return OffsetAfter(ctx, adm, n, progress.Add(-g.cfg.Retention))
+}
+
+// follow moves the position, if it still is what the decision was made about.
+func (g *Group) follow(ctx context.Context, n Name, claim stream.Claim, r reset) error {
+	g.mu.Lock()
+	generation := g.topics[n.Topic].Generation
+	g.mu.Unlock()
+	conn, err := g.cfg.Control.Acquire(ctx)
+	if err != nil {
+		return fmt.Errorf("control connection: %w", err)
+	}
+	defer conn.Release()
+	tx, err := pgtx.Begin(ctx, conn.Conn(), pgtx.Settings{Lock: attempt, Statement: attempt, Idle: attempt})
+	if err != nil {
+		return err
+	}
+	detail, _ := json.Marshal(r) //nolint:errchkjson // numbers: never fails
+	err = g.cfg.Offsets.Move(ctx, tx, g.cfg.ID, offsets.Move{
+		Partition: claim.Partition, Owner: claim.Owner, Generation: generation, From: r.From, To: r.To, LeaderEpoch: -1, Mirror: -1,
+	}, offsets.Decision{Kind: "external_reset", Reason: "policy on_external_reset: honour", Detail: detail})
+	if err != nil {
+		tx.Rollback(ctx)
+		return err
+	}
+	return tx.Commit(ctx)
+}
