@@ -58,10 +58,11 @@ type Event struct {
 
 // Group is this process's membership. Its methods are the client's callbacks.
 type Group struct {
-	cfg   Config
-	board Board
-	wake  chan struct{} // the background has something to do
-	still chan struct{} // something stands still, or runs again
+	cfg       Config
+	board     Board
+	wake      chan struct{} // the background has something to do
+	still     chan struct{} // something stands still, or runs again
+	unstamped chan struct{} // there are positions for the group's offset to follow
 
 	mu      sync.Mutex // guards what follows
 	client  *kgo.Client
@@ -76,7 +77,8 @@ type Group struct {
 // New returns a group without partitions.
 func New(cfg Config, board Board) *Group {
 	return &Group{
-		cfg: cfg, board: board, wake: make(chan struct{}, 1), still: make(chan struct{}, 1), topics: cfg.Topics,
+		cfg: cfg, board: board, topics: cfg.Topics,
+		wake: make(chan struct{}, 1), still: make(chan struct{}, 1), unstamped: make(chan struct{}, 1),
 		held: map[Name]*Held{}, mirrors: map[Name]mirror{}, ran: map[stream.Partition]stream.Claim{}, session: Session{Beat: time.Now()},
 	}
 }
@@ -193,6 +195,7 @@ func (g *Group) settle(h *Held, a found) {
 			return
 		}
 		if g.move(h, Taking, Running, a.Claim) {
+			g.trails(h, a.Claim.Owner, a.Claim.Next)
 			g.board.Open(a.Claim)
 			g.board.Tell(Event{Kind: "takeover", Name: h.Name, Claim: a.Claim})
 		}

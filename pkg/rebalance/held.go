@@ -73,7 +73,7 @@ type Held struct {
 	retakes   int       // takeovers after being fenced, without a calm minute between
 	due       time.Time // of the next attempt while waiting
 	proof     time.Time // no attempt before the group has answered a heartbeat that left later
-	unstamped bool      // taken; Kafka has yet to take our offset before it is opened
+	unstamped bool      // the group's offset is yet to follow the claim; see stamp.go
 	told      bool      // people were told that its group offset was moved from outside
 	vague     bool      // stopped for what is gone from Kafka, and its range is yet to be asked for
 	written   Cause     // what is written down about its stop
@@ -94,4 +94,7 @@ func newOwner() stream.UUID {
 	return u
 }
 
-func (h *Held) set(s State, c Cause, now time.Time) { h.State, h.Cause, h.Since = s, c, now }
+func (h *Held) set(s State, c Cause, now time.Time) {
+	h.State, h.Cause, h.Since = s, c, now
+	h.unstamped = false // what was to be committed is of the state before
+}

@@ -2,7 +2,7 @@ package rebalance
 
 import (
 	"context"
-	"encoding/json" //nolint:depguard // writes a decision's detail, never reads a record
+	"encoding/json"
 	"fmt"
 	"time"
 
@@ -50,7 +50,7 @@ func (g *Group) honour(ctx context.Context, h *Held, claim stream.Claim, to int6
 		g.stop(h, claim.Owner, Cause{
 			Code: "external_reset",
 			Text: fmt.Sprintf("the group's offset was moved to %d from outside, Postgres is at %d, and it is not honoured: %s", to, claim.Next, refusal),
-			Fix:  "stop the members and reset it once more, to the position to go on there; or move the position with processor partitions resolve",
+			Fix:  goesOn(h.Name, claim.Next),
 		}, nil)
 	default:
 		g.board.Tell(Event{Kind: "external_reset", Name: h.Name, Claim: claim, Cause: Cause{Code: "external_reset", Text: r.String()}})
@@ -92,7 +92,7 @@ func (g *Group) knownFrom(ctx context.Context, adm *kadm.Client, n Name, p strea
 		return 0, fmt.Errorf("control connection: %w", err)
 	}
 	defer conn.Release()
-	err = pgtx.Once(ctx, conn.Conn(), pgtx.DefaultSettings, g.cfg.Offsets.Standings(g.cfg.ID, []string{n.Topic}, func(s offsets.Standing) {
+	err = pgtx.Once(ctx, conn.Conn(), brief(), g.cfg.Offsets.Standings(g.cfg.ID, []string{n.Topic}, func(s offsets.Standing) {
 		if s.Topic.ID == p.Topic && (s.Partition == p || s.Topic.Scope == stream.ScopeTopic) && s.Progress.After(progress) {
 			progress = s.Progress
 		}
@@ -113,7 +113,7 @@ func (g *Group) follow(ctx context.Context, n Name, claim stream.Claim, r reset)
 		return fmt.Errorf("control connection: %w", err)
 	}
 	defer conn.Release()
-	tx, err := pgtx.Begin(ctx, conn.Conn(), pgtx.Settings{Lock: attempt, Statement: attempt, Idle: attempt})
+	tx, err := pgtx.Begin(ctx, conn.Conn(), brief())
 	if err != nil {
 		return err
 	}

@@ -80,7 +80,7 @@ func (m mirror) ahead(n Name, a found) (Cause, bool) {
 	return Cause{
 		Code: "mirror_ahead",
 		Text: fmt.Sprintf("Postgres is at offset %d, the group's own commit at %d: the database went back or is another one", next, m.offset),
-		Fix:  fmt.Sprintf("connect the right database; or processor partitions resolve %s --rewind-to %d goes on from Postgres", n, next),
+		Fix:  "connect the right database; or " + goesOn(n, next),
 	}, true
 }
 

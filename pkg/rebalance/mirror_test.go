@@ -152,6 +152,7 @@ func TestNothingIsOpenedBeforeTheMirrorIsOurs(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 2, 4, 4)
 	w.commit(pipeline, 0, 1, "")
+	w.commit(pipeline, 1, 4, ours)
 	refusals := 0
 	w.fake.ControlKey(kmsg.OffsetCommit.Int16(), func(kreq kmsg.Request) (kmsg.Response, error, bool) {
 		if refusals == 2 {
@@ -181,6 +182,21 @@ func TestNothingIsOpenedBeforeTheMirrorIsOurs(t *testing.T) {
 	for e := range m.events {
 		if e.Kind == "external_reset" {
 			t.Error("told again")
+		}
+	}
+}
+
+// TestTheMirrorFollowsAnIdlePartition: its last owner was killed before it committed
+// to Kafka, or Kafka has forgotten the group. A lag tool would show a lag until the
+// next record comes.
+func TestTheMirrorFollowsAnIdlePartition(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 2, 10, 10)
+	w.commit(pipeline, 0, 7, ours)
+	w.join(w.config())
+	for n := range int32(2) {
+		if md := w.committed(n, 10); md != ours {
+			t.Errorf("partition %d: %q", n, md)
 		}
 	}
 }

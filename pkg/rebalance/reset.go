@@ -2,13 +2,10 @@ package rebalance
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
-	"github.com/twmb/franz-go/pkg/kerr"
-	"github.com/twmb/franz-go/pkg/kgo"
-	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"effectonce/pkg/stream"
 )
@@ -53,7 +50,10 @@ func (g *Group) agrees(ctx context.Context, h *Held, a found) bool {
 			g.board.Tell(Event{Kind: "retry", Name: h.Name, Err: err})
 			return false
 		}
-		m = now
+		if m = now; !m.foreign() { // ours by now: judged by what is known of ours
+			g.postpone(h, 0)
+			return false
+		}
 	}
 	if cause, stop := m.ahead(h.Name, a); stop && !resolved {
 		g.stop(h, claim.Owner, cause, nil)
@@ -68,7 +68,8 @@ func (g *Group) agrees(ctx context.Context, h *Held, a found) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if h.State == Waiting && h.Claim.Owner == claim.Owner {
-		h.Claim, h.unstamped = claim, true
+		h.Claim, h.unstamped, h.due = claim, true, time.Now().Add(time.Hour) // due when it is ours
+		g.pokeStamps()
 	}
 	return false
 }
@@ -86,6 +87,7 @@ func (g *Group) decide(ctx context.Context, h *Held, claim stream.Claim, to int6
 		Fix:  "positions live in Postgres; the group's offset is only shown to lag tools",
 	}
 	if g.cfg.OnReset == "fail" {
+		c.Fix = goesOn(h.Name, claim.Next)
 		g.stop(h, claim.Owner, c, nil)
 		return false
 	}
@@ -99,6 +101,11 @@ func (g *Group) decide(ctx context.Context, h *Held, claim stream.Claim, to int6
 	return true
 }
 
+// goesOn is the command that has a partition go on from Postgres.
+func goesOn(n Name, next int64) string {
+	return fmt.Sprintf("processor partitions resolve %s --rewind-to %d goes on from Postgres", n, next)
+}
+
 // mirrorNow asks Kafka for the group's offset as it is now, and keeps it.
 func (g *Group) mirrorNow(ctx context.Context, n Name) (mirror, error) {
 	ctx, cancel := context.WithTimeout(ctx, attempt)
@@ -110,82 +117,4 @@ func (g *Group) mirrorNow(ctx context.Context, n Name) (mirror, error) {
 		g.mirrors[n] = m
 	}
 	return m, err
-}
-
-// stamp commits the positions of those partitions whose group offset is not ours, all
-// at once. They are due again then, and find it ours.
-func (g *Group) stamp(ctx context.Context) {
-	var hs []*Held
-	at := map[string]map[int32]kgo.EpochOffset{}
-	g.mu.Lock()
-	for n, h := range g.held {
-		if h.unstamped && h.State == Waiting {
-			if at[n.Topic] == nil {
-				at[n.Topic] = map[int32]kgo.EpochOffset{}
-			}
-			at[n.Topic][n.Number] = kgo.EpochOffset{Epoch: h.Claim.LeaderEpoch, Offset: h.Claim.Next}
-			hs = append(hs, h)
-		}
-		h.unstamped = false
-	}
-	g.mu.Unlock()
-	if len(hs) == 0 {
-		return
-	}
-	refused := g.commit(ctx, at)
-	for _, h := range hs {
-		if err := refused(h.Name); err != nil {
-			g.postpone(h, slowPace)
-			g.board.Tell(Event{Kind: "retry", Name: h.Name, Err: err})
-			continue
-		}
-		g.mu.Lock()
-		if g.held[h.Name] == h { // else the mirror is that of another assignment
-			g.mirrors[h.Name] = mirror{at[h.Name.Topic][h.Name.Number].Offset, true}
-		}
-		g.mu.Unlock()
-		g.postpone(h, 0)
-	}
-}
-
-var errNoCommit = errors.New("Kafka did not answer the commit for the partition") //nolint:staticcheck // a product's name
-
-// commit commits offsets with our metadata and returns what became of each. While the
-// group rebalances it takes as long as that does, or as it may.
-func (g *Group) commit(ctx context.Context, at map[string]map[int32]kgo.EpochOffset) (refused func(Name) error) {
-	ctx, cancel := context.WithTimeout(ctx, attempt)
-	defer cancel()
-	answers := map[Name]error{}
-	var failed error
-	g.kafka().CommitOffsetsSync(stamped(ctx, g.cfg.Pipeline), at,
-		func(_ *kgo.Client, q *kmsg.OffsetCommitRequest, resp *kmsg.OffsetCommitResponse, err error) {
-			if failed = err; err != nil {
-				return
-			}
-			names := map[[16]byte]string{} // newer brokers answer with ids only
-			for _, t := range q.Topics {
-				names[t.TopicID] = t.Topic
-			}
-			for _, t := range resp.Topics {
-				topic := t.Topic
-				if topic == "" {
-					topic = names[t.TopicID]
-				}
-				for _, p := range t.Partitions {
-					answers[Name{topic, p.Partition}] = kerr.ErrorForCode(p.ErrorCode)
-				}
-			}
-		})
-	return func(n Name) error {
-		err, ok := answers[n]
-		if failed != nil {
-			err = failed
-		} else if !ok {
-			err = errNoCommit
-		}
-		if err != nil {
-			return fmt.Errorf("mirror: %w", err)
-		}
-		return nil
-	}
 }

@@ -80,12 +80,13 @@ func (g *Group) takings(hs []*Held) (takings []offsets.Taking, known []int32) {
 	return takings, known
 }
 
-// Run takes over in the background what could not be taken in the callback, and looks
-// after what stands still, until ctx ends.
+// Run takes over in the background what could not be taken in the callback, looks
+// after what stands still, and has the group's offsets follow, until ctx ends.
 func (g *Group) Run(ctx context.Context) error {
 	var eg errgroup.Group
 	eg.Go(func() error { return g.takeovers(ctx) })
 	eg.Go(func() error { return g.attend(ctx) })
+	eg.Go(func() error { return g.stamps(ctx) })
 	return eg.Wait()
 }
 
@@ -102,7 +103,6 @@ func (g *Group) takeovers(ctx context.Context) error {
 		due, next := g.due(time.Now())
 		if len(due) > 0 {
 			g.retake(ctx, due)
-			g.stamp(ctx)
 			_, next = g.due(time.Now())
 		}
 		timer.Reset(next)
