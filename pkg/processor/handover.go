@@ -93,7 +93,7 @@ func (p *Processor) leave(ctx context.Context) {
 	if err := p.group.Leave(limited); err != nil {
 		p.logger.Warn().Err(err).Msg("the group's offset stays behind the position, until the next member commits")
 	}
-	p.client.CloseAllowingRebalance()
+	p.group.Close(context.WithoutCancel(ctx), p.client)
 	p.list.handed(handOverTime)
 }
 

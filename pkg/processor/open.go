@@ -319,7 +319,7 @@ func (p *Processor) openPools(ctx context.Context) error {
 func (p *Processor) join(ctx context.Context) error {
 	p.group = rebalance.New(rebalance.Config{
 		Pipeline: p.cfg.Pipeline, Group: p.cfg.Group, ID: p.pipeline.ID, Topics: maps.Clone(p.topics), Grows: len(p.cfg.Key) == 0,
-		Holder: holder(), Sessions: p.sessions, Grace: p.cfg.Grace, Heartbeat: p.cfg.Heartbeat, OnReset: p.cfg.OnReset,
+		Holder: holder(), Sessions: p.sessions, Grace: p.cfg.Grace, Static: p.cfg.Instance != "", Heartbeat: p.cfg.Heartbeat, OnReset: p.cfg.OnReset,
 		Keyless: len(p.cfg.Key) == 0, Retention: p.cfg.DedupRetention,
 		OnOutOfRange: p.cfg.OnOutOfRange, OnTruncated: p.cfg.OnTruncated,
 		Offsets: p.offsets, Log: p.log, Control: p.control,

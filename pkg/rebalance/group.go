@@ -25,6 +25,7 @@ type Config struct {
 	Holder    string           // host and pid, written beside the owner
 	Sessions  string           // prefix of application_name: backends that a takeover may end
 	Grace     time.Duration    // how long a takeover waits before it ends our own stuck backends
+	Static    bool             // it has an instance id, and keeps its place when it ends
 	Heartbeat time.Duration    // first wait of a fenced member, so that a zombie hears from Kafka first
 	OnReset   string           // warn, honour or fail: the group's offset was moved by hand
 	Keyless   bool             // no business key: only the position knows what was applied
@@ -71,6 +72,7 @@ type Group struct {
 	mirrors map[Name]mirror
 	ran     map[stream.Partition]stream.Claim // claims that run, which what was written about stops does not know yet
 	session Session
+	joining bool   // a JoinGroup is under way
 	chosen  string // protocol of the session that begins
 }
 

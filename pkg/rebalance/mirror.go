@@ -84,20 +84,6 @@ func (m mirror) ahead(n Name, a found) (Cause, bool) {
 	}, true
 }
 
-// Leave brings the mirror up to what is marked, once what was in flight has landed
-// and before the client is closed: the client leaves it to whoever sets a callback
-// for revoked partitions. Its error costs a lag tool a few seconds of truth.
-func (g *Group) Leave(ctx context.Context) error {
-	cl := g.kafka()
-	if cl == nil {
-		return nil
-	}
-	if err := cl.CommitMarkedOffsets(stamped(ctx, g.cfg.Pipeline)); err != nil {
-		return fmt.Errorf("mirror: %w", err)
-	}
-	return nil
-}
-
 // Mirrored returns the group's own commit for a partition, -1 when there is none or
 // when it is somebody else's.
 func Mirrored(ctx context.Context, adm *kadm.Client, pipeline, group string, n Name) (int64, error) {

@@ -93,6 +93,9 @@ type pulse struct{ g *Group }
 // OnBrokerE2E implements kgo.HookBrokerE2E. An answer may be a refusal: then the
 // client is about to say so.
 func (p pulse) OnBrokerE2E(_ kgo.BrokerMetadata, key int16, e2e kgo.BrokerE2E) {
+	if kmsg.Key(key) == kmsg.JoinGroup {
+		p.g.setJoining(false)
+	}
 	if e2e.Err() != nil {
 		return
 	}
