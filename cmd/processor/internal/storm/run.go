@@ -236,14 +236,17 @@ func (p *play) killing(ctx context.Context) error {
 	})
 }
 
-// reserve is what the last kill must leave of the time: to drain, and to count.
+// reserve is what the last kill must leave of the time: to settle, to work off the
+// backlog as fast as so far, and to count.
 func (p *play) reserve() time.Duration {
-	counting := time.Duration(float64(p.sent.Records.Load()) / countRate * float64(time.Second))
-	return p.session + 20*time.Second + counting
+	sent, done := float64(p.sent.Records.Load()), float64(p.watch.total())
+	working := time.Since(p.phases[0].from).Seconds()
+	seconds := (sent-done)/max(done, 1)*working + sent/countRate
+	return p.session + 15*time.Second + time.Duration(seconds*float64(time.Second))
 }
 
 // countRate is how many records a second can be counted at least.
-const countRate = 250_000
+const countRate = 300_000
 
 // series has events happen until there are n of them or the time is up. Each time the
 // group must settle.
