@@ -9,14 +9,14 @@ import (
 // The server goes down as if the machine had lost power, in the middle of
 // commits, and comes back. No member ends; COMMITs without an answer are settled.
 func TestPostgresCrashes(t *testing.T) {
+	t.Parallel()
 	s := pgtest.StartPrivate(t)
-	t.Setenv("EFFECTONCE_TEST_POSTGRES", s.DSN())
 	// The server outlives the world, which cleans up behind itself there.
 	t.Run("twice", func(t *testing.T) { crashTwice(t, s) })
 }
 
 func crashTwice(t *testing.T, s *pgtest.Private) {
-	w := newWorld(t, 4, 81)
+	w := newWorldIn(t, pgtest.NewOn(t, s.DSN()), 4, 81)
 	w.start()
 	w.start()
 	for range 2 {

@@ -52,6 +52,7 @@ type world struct {
 	columns    string // further columns of the mapping
 	memory     int    // bytes for business keys, 0 is no bound
 	upstream   string // host:port that members connect to, by way of their proxies; empty: the server itself
+	direct     bool   // without proxies: the DSN has more than one host
 	binary     func() (string, error)
 	env        []string
 }
@@ -62,8 +63,14 @@ const effectColumns = `id bigint GENERATED ALWAYS AS IDENTITY, event_id text, ac
 
 func newWorld(t *testing.T, partitions int32, seed uint64) *world {
 	t.Helper()
+	return newWorldIn(t, pgtest.New(t), partitions, seed)
+}
+
+// newWorldIn is a world in a database that the test has chosen.
+func newWorldIn(t *testing.T, db *pgtest.DB, partitions int32, seed uint64) *world {
+	t.Helper()
 	w := &world{
-		t: t, db: pgtest.New(t), dir: t.TempDir(), topic: kafkatest.Topic(t, partitions), partitions: partitions,
+		t: t, db: db, dir: t.TempDir(), topic: kafkatest.Topic(t, partitions), partitions: partitions,
 		key: "event_id", scope: "partition", session: 3 * time.Second, grace: 500 * time.Millisecond, batch: 250, binary: processor,
 	}
 	w.group = "g-" + w.topic
@@ -101,6 +108,9 @@ func (w *world) postgres() string {
 
 // dsn is the runtime role's address by way of the member's proxy.
 func (w *world) dsn(m *member) string {
+	if w.direct {
+		return w.db.RuntimeDSN
+	}
 	u, err := url.Parse(w.db.RuntimeDSN)
 	if err != nil {
 		w.t.Fatal(err)

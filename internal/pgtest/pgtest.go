@@ -51,10 +51,14 @@ type DB struct {
 // may run in parallel, also across processes.
 func New(tb testing.TB) *DB {
 	tb.Helper()
+	return NewOn(tb, DSN(tb))
+}
+
+// NewOn makes them on another server than the usual one.
+func NewOn(tb testing.TB, dsn string) *DB {
+	tb.Helper()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(tb.Context()), patience)
 	defer cancel()
-
-	dsn := DSN(tb)
 	prepare(ctx, tb, dsn)
 	name := prefix + strconv.FormatInt(time.Now().Unix(), 36) + "_" + random()
 	db := &DB{Schema: name, User: name + "_user", OwnerDSN: as(tb, dsn, ownerRole), RuntimeDSN: as(tb, dsn, runtimeRole)}

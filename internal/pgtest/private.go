@@ -28,8 +28,7 @@ type Private struct {
 	ended   <-chan struct{}
 }
 
-// StartPrivate makes a cluster and starts its server. To work in it, a test sets the
-// variable EFFECTONCE_TEST_POSTGRES to its DSN.
+// StartPrivate makes a cluster and starts its server. NewOn makes a place in it.
 func StartPrivate(tb testing.TB) *Private {
 	tb.Helper()
 	p := private(tb)
@@ -76,6 +75,11 @@ func (p *Private) Addr() string { return net.JoinHostPort("127.0.0.1", strconv.I
 // DSN is the server's address as its administrator.
 func (p *Private) DSN() string {
 	return "postgres://postgres@" + p.Addr() + "/postgres?sslmode=disable"
+}
+
+// EitherDSN is the address of whichever of the two takes writes.
+func (p *Private) EitherDSN(other *Private) string {
+	return "postgres://postgres@" + p.Addr() + "," + other.Addr() + "/postgres?sslmode=disable&target_session_attrs=read-write"
 }
 
 func (p *Private) data() string { return filepath.Join(p.dir, "data") }
