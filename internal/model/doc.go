@@ -3,7 +3,7 @@
 // misfortunes can come. Nothing imports it; its tests are what it is for.
 //
 //	go test -v ./internal/model                                    seconds
-//	EFFECTONCE_MODEL=large go test -v -timeout 2h ./internal/model minutes, 20 GiB
+//	make model                                                     ten minutes, 5 GiB
 //
 // docs/model.md has the figures.
 //

@@ -32,7 +32,8 @@ func verdict(r Result) string {
 	}
 }
 
-// large reports whether the searches that take minutes and some GiB are wanted.
+// large reports whether the searches that take minutes and some GiB are wanted:
+// make model.
 func large() bool { return os.Getenv("EFFECTONCE_MODEL") == "large" }
 
 // holding are the worlds in which every invariant holds.
