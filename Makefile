@@ -30,7 +30,7 @@ test-short: services
 test-long: services
 	EFFECTONCE_E2E_SEEDS=5 $(GO) test -race -p $(P) -timeout 60m -count 3 $(PKGS)
 
-# The protocol's model with budgets that take ten minutes and 5 GiB; `make test` has the small ones.
+# The protocol's model with budgets that take ten minutes and more, and 5 GiB; `make test` has the small ones.
 model:
 	EFFECTONCE_MODEL=large $(GO) test -v -count 1 -timeout 3h ./internal/model
 

@@ -77,7 +77,8 @@ func holding() []*World {
 		lane(0, 0).with(Budget{Rebalances: 2, Failovers: 1}).handingOver(),
 		lane(0, 0).with(Budget{Seals: 1, Rebalances: 1}).handingOver(),
 		topic().with(Budget{Rebalances: 2, Crashes: 1, Unknown: 1}).handingOver(),
-		topic().with(Budget{Rebalances: 1, Failovers: 1}).handingOver(),
+		single(0, 1).with(Budget{Seals: 1, Rebalances: 1, Failovers: 1}).handingOver(),
+		topic().with(Budget{Rebalances: 2, Failovers: 1}).handingOver(),
 		topic().with(Budget{Seals: 1, Rebalances: 1}).handingOver(),
 	)
 }
