@@ -51,7 +51,7 @@ func (g *Group) Failed(n Name, err error) bool {
 	case errors.Is(err, kerr.OffsetOutOfRange):
 		cause = Cause{Code: outside, Text: "the position lies outside the log", Fix: toDecide(n)}
 	case errors.Is(err, kerr.UnknownTopicID), errors.Is(err, kerr.InconsistentTopicID), errors.Is(err, kerr.UnknownTopicOrPartition):
-		cause = recreated(n.Topic)
+		cause = Recreated(n.Topic)
 	case kerr.IsRetriable(err):
 		g.board.Tell(Event{Kind: "retry", Name: n, Err: err})
 		return false
@@ -65,7 +65,8 @@ func (g *Group) Failed(n Name, err error) bool {
 // outside is the cause of a position that Kafka does not have.
 const outside = "out_of_range"
 
-func recreated(topic string) Cause {
+// Recreated is the cause of a topic whose id is not that of its positions.
+func Recreated(topic string) Cause {
 	return Cause{
 		Code: "recreated_topic", Text: fmt.Sprintf("topic %q was deleted, or deleted and created again: its id is another", topic),
 		Fix: "positions of the old topic say nothing about the new one; decide whether to start it at its beginning",
@@ -88,7 +89,7 @@ func (g *Group) TopicID(topic string, id stream.UUID) {
 	g.mu.Unlock()
 	for _, owner := range owners {
 		if h := g.byOwner(owner); h != nil {
-			g.stop(h, owner, recreated(topic), nil)
+			g.stop(h, owner, Recreated(topic), nil)
 		}
 	}
 }

@@ -3,6 +3,7 @@ package rebalance
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -35,6 +36,53 @@ func FindExtent(ctx context.Context, adm *kadm.Client, n Name, epoch int32) (Ext
 		x.Fork, x.ForkEpoch, err = epochEnd(ctx, adm, n, epoch)
 	}
 	return x, err
+}
+
+// Extents asks for many partitions at once, each seen from a position with the leader
+// epoch given. One that Kafka does not answer for is left out.
+func Extents(ctx context.Context, adm *kadm.Client, epochs map[Name]int32) (map[Name]Extent, error) {
+	var topics []string
+	var q kadm.OffsetForLeaderEpochRequest
+	for n, epoch := range epochs {
+		if !slices.Contains(topics, n.Topic) {
+			topics = append(topics, n.Topic)
+		}
+		if epoch >= 0 {
+			q.Add(n.Topic, n.Number, epoch)
+		}
+	}
+	if len(topics) == 0 { // none would mean all
+		return nil, nil
+	}
+	starts, err := adm.ListStartOffsets(ctx, topics...)
+	if err != nil {
+		return nil, fmt.Errorf("starts of the logs: %w", err)
+	}
+	ends, err := adm.ListEndOffsets(ctx, topics...)
+	if err != nil {
+		return nil, fmt.Errorf("ends of the logs: %w", err)
+	}
+	var forks kadm.OffsetsForLeaderEpochs
+	if len(q) > 0 {
+		if forks, err = adm.OffsetForLeaderEpoch(ctx, q); err != nil {
+			return nil, fmt.Errorf("leader epochs: %w", err)
+		}
+	}
+	extents := map[Name]Extent{}
+	for n := range epochs {
+		start, serr := listed(n)(starts, nil)
+		end, eerr := listed(n)(ends, nil)
+		fork, ok := forks[n.Topic][n.Number]
+		if serr != nil || eerr != nil {
+			continue
+		}
+		x := Extent{Start: start.Offset, End: end.Offset, Fork: -1, ForkEpoch: -1, first: start.LeaderEpoch, last: end.LeaderEpoch}
+		if ok && fork.Err == nil {
+			x.Fork, x.ForkEpoch = fork.EndOffset, fork.LeaderEpoch
+		}
+		extents[n] = x
+	}
+	return extents, nil
 }
 
 // listed picks a partition out of an answer.

@@ -20,8 +20,9 @@ const (
 	Rewind     = "rewind"      // truncated: go on where the logs part
 )
 
-// lossCause says what exactly is gone. It is empty when nothing is.
-func lossCause(n Name, next int64, x Extent) (c Cause, to int64) {
+// Lost says what exactly is gone from under a position, and where it would go on. The
+// cause is empty when nothing is.
+func Lost(n Name, next int64, x Extent) (c Cause, to int64) {
 	to, code := x.Loss(next)
 	fix := fmt.Sprintf("processor partitions resolve %s --accept-loss goes on at %d", n, to)
 	switch {
@@ -85,7 +86,7 @@ func (g *Group) face(ctx context.Context, h *Held) error {
 	if err != nil {
 		return err
 	}
-	cause, to := lossCause(h.Name, row.Next, x)
+	cause, to := Lost(h.Name, row.Next, x)
 	switch policy := g.policy(cause); {
 	case cause.Code == "": // it moved on meanwhile, or the log came back
 	case policy == "":

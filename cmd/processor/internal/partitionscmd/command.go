@@ -11,6 +11,6 @@ import (
 // Command is the verb partitions with its own verbs.
 func Command() *cobra.Command {
 	cmd := cli.Group("partitions", "Show where a pipeline's partitions are, and decide about those that stand still")
-	cmd.AddCommand(resolveCommand())
+	cmd.AddCommand(lsCommand(), resolveCommand())
 	return cmd
 }
