@@ -36,6 +36,9 @@ type Private struct {
 	Addr    string
 	ports   map[string]int
 	proxies map[string]*cuttest.Proxy
+	data    string // directory
+	args    []string
+	kill    func()
 }
 
 // Proxy is the one before a proxied listener.
@@ -82,10 +85,37 @@ func StartPrivate(tb testing.TB, properties map[string]string, listeners ...List
 	if out, err := format.CombinedOutput(); err != nil {
 		tb.Fatalf("format broker storage: %v\n%s", err, out)
 	}
-	log := filepath.Join(dir, "broker.log")
-	ended := proctest.Start(tb, proctest.Server{Args: append([]string{"java"}, class("kafka.Kafka", config)...), Log: log, Signal: "KILL"})
-	awaitBroker(tb, b.Addr, log, ended)
+	b.data, b.args = filepath.Join(dir, "data"), append([]string{"java"}, class("kafka.Kafka", config)...)
+	b.start(tb)
 	return b
+}
+
+// start runs the broker and returns when it answers.
+func (b *Private) start(tb testing.TB) {
+	tb.Helper()
+	log := b.data + ".log"
+	ended, end := proctest.StartEndable(tb, proctest.Server{Args: b.args, Log: log, Signal: "KILL"})
+	b.kill = end
+	awaitBroker(tb, b.Addr, log, ended)
+}
+
+// LoseTail kills the broker, cuts each topic's partition 0 to a part of its bytes, and
+// starts the broker again: what was not on the disk yet when the power failed. The new
+// leader writes under a new epoch.
+func (b *Private) LoseTail(tb testing.TB, keep float64, topics ...string) {
+	tb.Helper()
+	b.kill()
+	for _, topic := range topics {
+		file := filepath.Join(b.data, topic+"-0", "00000000000000000000.log")
+		info, err := os.Stat(file)
+		if err != nil {
+			tb.Fatalf("find log: %v", err)
+		}
+		if err := os.Truncate(file, int64(keep*float64(info.Size()))); err != nil {
+			tb.Fatalf("cut log: %v", err)
+		}
+	}
+	b.start(tb)
 }
 
 // java makes the arguments that run a class: a small heap and no costly compiler.

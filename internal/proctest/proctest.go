@@ -10,6 +10,7 @@ import (
 	"os/user"
 	"path/filepath"
 	"strconv"
+	"sync"
 	"syscall"
 	"testing"
 )
@@ -35,6 +36,14 @@ type Server struct {
 // ended, for whatever reason.
 func Start(tb testing.TB, s Server) <-chan struct{} {
 	tb.Helper()
+	ended, _ := StartEndable(tb, s)
+	return ended
+}
+
+// StartEndable is Start for a server that the test ends itself, and perhaps starts
+// again. end returns when it has ended.
+func StartEndable(tb testing.TB, s Server) (ended <-chan struct{}, end func()) {
+	tb.Helper()
 	log, err := os.Create(s.Log)
 	if err != nil {
 		tb.Fatalf("server log: %v", err)
@@ -50,17 +59,18 @@ func Start(tb testing.TB, s Server) <-chan struct{} {
 		tb.Fatalf("start %s: %v", s.Args[0], err)
 	}
 	_ = lifeline.Close() // the guard's copy is what counts
-	ended := make(chan struct{})
+	gone := make(chan struct{})
 	go func() {
-		defer close(ended)
+		defer close(gone)
 		_ = cmd.Wait() // how it ended is in its log
 	}()
-	tb.Cleanup(func() {
+	end = sync.OnceFunc(func() {
 		_ = ours.Close() // the guard ends the server
-		<-ended
+		<-gone
 		_ = log.Close() // nobody writes any more
 	})
-	return ended
+	tb.Cleanup(end)
+	return gone, end
 }
 
 // Ports finds n free ports outside the range that systems give to outgoing
