@@ -9,6 +9,7 @@ import (
 	"net"
 	"sync"
 	"testing"
+	"time"
 )
 
 // Proxy forwards connections to one server. It is safe for concurrent use.
@@ -20,6 +21,7 @@ type Proxy struct {
 	mu    sync.Mutex // guards what follows
 	cond  *sync.Cond
 	cut   bool
+	slow  time.Duration
 	over  bool
 	conns map[net.Conn]bool
 }
@@ -48,6 +50,13 @@ func (p *Proxy) Cut() { p.set(true) }
 // Mend ends the cut: what was sent meanwhile arrives late, as after a partition of the
 // network.
 func (p *Proxy) Mend() { p.set(false) }
+
+// Slow has everything that comes through, in either direction, come later by d.
+func (p *Proxy) Slow(d time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.slow = d
+}
 
 func (p *Proxy) set(cut bool) {
 	p.mu.Lock()
@@ -121,10 +130,17 @@ type gated struct {
 // Read implements io.Reader.
 func (g *gated) Read(b []byte) (int, error) {
 	n, err := g.Conn.Read(b)
-	if !g.p.open() {
+	if g.p.wait(); !g.p.open() {
 		return 0, net.ErrClosed
 	}
 	return n, err
+}
+
+func (p *Proxy) wait() {
+	p.mu.Lock()
+	d := p.slow
+	p.mu.Unlock()
+	<-time.After(d)
 }
 
 func (p *Proxy) drop(conn net.Conn) {

@@ -12,12 +12,12 @@ import (
 
 // private runs the test on a broker of its own, which the member that is started with
 // the returned setting reaches by way of the proxy only.
-func private(t *testing.T) (way *cuttest.Proxy, setting string) {
+func private(t *testing.T) (broker *kafkatest.Private, way *cuttest.Proxy, setting string) {
 	t.Helper()
-	b := kafkatest.StartPrivate(t, nil, kafkatest.Listener{Name: "CUT", Protocol: "PLAINTEXT", Proxied: true})
-	t.Setenv("EFFECTONCE_TEST_KAFKA", b.Addr)
-	way = b.Proxy("CUT")
-	return way, "kafka.brokers=" + way.Addr()
+	broker = kafkatest.StartPrivate(t, nil, kafkatest.Listener{Name: "CUT", Protocol: "PLAINTEXT", Proxied: true})
+	t.Setenv("EFFECTONCE_TEST_KAFKA", broker.Addr)
+	way = broker.Proxy("CUT")
+	return broker, way, "kafka.brokers=" + way.Addr()
 }
 
 // A member loses Kafka, and with it the group, but not Postgres. It hears nothing of
@@ -25,9 +25,9 @@ func private(t *testing.T) (way *cuttest.Proxy, setting string) {
 // assignment stands for ever as far as it can know, and each takeover of its own would
 // fence the true owner, until that one stops. When the network is back it joins again.
 func TestCutOffFromKafka(t *testing.T) {
-	way, brokers := private(t)
+	broker, way, brokers := private(t)
 	w := newWorld(t, 4, 91)
-	a, b := w.start(brokers), w.start()
+	a, b := w.start(brokers, "shutdown_grace=3s"), w.start()
 	w.balanced()
 	w.produce(20_000, func() {
 		w.await("the moment to cut", func() bool { return w.progress() >= 4_000 })
@@ -46,9 +46,27 @@ func TestCutOffFromKafka(t *testing.T) {
 	w.await("the member to say so", func() bool { return strings.Contains(a.get("/readyz"), "answered no heartbeat") })
 	way.Mend()
 	w.balanced()
-	w.produce(4_000, nil)
+	w.resumes("the network came back", func() { w.produce(4_000, nil) })
 	w.exact("mended", w.drained())
 	w.await("the member to be well", func() bool { return a.get("/readyz") == "ok\n" })
+	// B72: Kafka as a whole goes away and comes back, coordinator and leaders.
+	for range seeds(t) {
+		w.produce(8_000, func() {
+			w.await("the moment to restart", func() bool { return w.progress() > 0 })
+			broker.Restart()
+		})
+		w.resumes("the broker was restarted", func() { w.exact("restarted", w.drained()) })
+		w.balanced()
+	}
+	// B71: while Kafka hangs a member cannot leave the group. It ends all the same.
+	way.Cut()
+	began := time.Now()
+	if code := a.stop(); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+	if took := time.Since(began); took > 12*time.Second { // 3 s, on a machine as it may be
+		t.Errorf("it took %s to end", took)
+	}
 	for _, m := range []*member{a, b} {
 		if n := m.events("stopped"); n > 0 {
 			t.Errorf("%s stopped %d partitions", m.name, n)
@@ -81,4 +99,12 @@ func TestCutOffFromPostgres(t *testing.T) {
 	way.Mend()
 	w.exact("mended", w.drained())
 	w.await("the member to be well", func() bool { return a.get("/readyz") == "ok\n" })
+}
+
+// resumes says how long all partitions took to go on behind a fault.
+func (w *world) resumes(after string, until func()) {
+	w.t.Helper()
+	began := time.Now()
+	until()
+	w.t.Logf("after %s everything was applied within %s", after, time.Since(began))
 }

@@ -99,6 +99,14 @@ func (b *Private) start(tb testing.TB) {
 	awaitBroker(tb, b.Addr, log, ended)
 }
 
+// Restart is kill -9 and a new start, with the same addresses and the same data, until
+// tb ends. The broker is the coordinator of all groups and the leader of all partitions.
+func (b *Private) Restart(tb testing.TB) {
+	tb.Helper()
+	b.kill()
+	b.start(tb)
+}
+
 // LoseTail kills the broker, cuts each topic's partition 0 to a part of its bytes, and
 // starts the broker again: what was not on the disk yet when the power failed. The new
 // leader writes under a new epoch.
