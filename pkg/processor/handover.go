@@ -87,13 +87,15 @@ func (p *Processor) leave(ctx context.Context) {
 		return
 	}
 	p.left = true
-	p.list.landed(leaving)
-	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaving)
+	ctx, end := context.WithTimeout(context.WithoutCancel(ctx), p.cfg.DrainTime)
+	defer end()
+	p.list.landed(min(leaving, p.cfg.DrainTime))
+	limited, cancel := context.WithTimeout(ctx, leaving)
 	defer cancel()
 	if err := p.group.Leave(limited); err != nil {
 		p.logger.Warn().Err(err).Msg("the group's offset stays behind the position, until the next member commits")
 	}
-	p.group.Close(context.WithoutCancel(ctx), p.client)
+	p.group.Close(ctx, p.client)
 	p.list.handed(handOverTime)
 }
 

@@ -62,6 +62,7 @@ type Group struct {
 	cfg       Config
 	board     Board
 	wake      chan struct{} // the background has something to do
+	abort     func()        // ends what the client waits for, for good; set with its options
 	still     chan struct{} // something stands still, or runs again
 	unstamped chan struct{} // there are positions for the group's offset to follow
 
@@ -88,6 +89,7 @@ func New(cfg Config, board Board) *Group {
 // Options are the client options this package owns. ctx lives as long as the client
 // and is not the signal's: a client whose context ends cannot leave the group.
 func (g *Group) Options(ctx context.Context) []kgo.Opt {
+	ctx, g.abort = context.WithCancel(ctx)
 	return []kgo.Opt{
 		kgo.BlockRebalanceOnPoll(),
 		kgo.ConsumeStartOffset(kgo.NewOffset().AtStart()), // never used: Adjust names every offset

@@ -28,8 +28,11 @@ func (g *Group) Leave(ctx context.Context) error {
 // client waits for its answer, which comes once every other member has joined too or
 // was given up, and is given partitions only to leave again: they stand for as long,
 // and for another round. A member that the group does not know any more is answered
-// at once. A static one is no use to refuse: it keeps its place.
+// at once. A static one is no use to refuse: it keeps its place. When ctx ends, as it
+// must where Kafka does not answer, the client ends without having left.
 func (g *Group) Close(ctx context.Context, cl *kgo.Client) {
+	defer g.abort()
+	defer context.AfterFunc(ctx, g.abort)()
 	left := make(chan struct{})
 	go func() {
 		defer close(left)
