@@ -55,6 +55,7 @@ type world struct {
 	direct     bool   // without proxies: the DSN has more than one host
 	binary     func() (string, error)
 	env        []string
+	extra      string // further settings, whole lines
 }
 
 // effectColumns has no unique constraint on purpose: what proves that an effect
@@ -144,7 +145,7 @@ takeover: {grace: %s}
 dedup: {memory: %d}
 admin: {listen: %q}
 log: {format: json}
-`, kafkatest.Broker(w.t), w.topic, w.group, w.session, w.dsn(m), w.db.Schema, w.key, w.scope, w.db.User, w.columns, w.batch, w.committers, w.grace, w.memory, m.admin)
+%s`, kafkatest.Broker(w.t), w.topic, w.group, w.session, w.dsn(m), w.db.Schema, w.key, w.scope, w.db.User, w.columns, w.batch, w.committers, w.grace, w.memory, m.admin, w.extra)
 }
 
 // await waits for a condition that nothing announces.

@@ -36,3 +36,6 @@ const Retakes = maxRetakes
 
 // MayStart judges a group's offsets.
 var MayStart = mayStart
+
+// Stamped makes commits under ctx carry the metadata of the tests' pipeline.
+func Stamped(ctx context.Context) context.Context { return stamped(ctx, "p") }

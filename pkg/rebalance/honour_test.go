@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"effectonce/pkg/rebalance"
@@ -181,4 +182,27 @@ func refused(kreq kmsg.Request, why *kerr.Error) kmsg.Response {
 		resp.Topics = append(resp.Topics, st)
 	}
 	return resp
+}
+
+// TestAStaleMirrorIsNotHonoured: the partition has waited since it was assigned, and
+// the group's offset is ours by now. What it was then decides nothing.
+func TestAStaleMirrorIsNotHonoured(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1, 4)
+	w.commit(pipeline, 0, 1, "")
+	tx := w.lock(w.session("other"), 0)
+	m := w.join(honours(w))
+	m.await("waiting", 0)
+	at := map[string]map[int32]kgo.EpochOffset{topic: {0: {Epoch: -1, Offset: 3}}}
+	m.client.CommitOffsetsSync(rebalance.Stamped(t.Context()), at, func(_ *kgo.Client, _ *kmsg.OffsetCommitRequest, _ *kmsg.OffsetCommitResponse, err error) {
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	tx.Rollback(t.Context())
+	m.await("takeover", 0)
+	m.reads(0, 4, 10)
+	if got := w.resets(); len(got) > 0 {
+		t.Errorf("decisions: %v", got)
+	}
 }
