@@ -51,7 +51,7 @@ func (g *Group) honour(ctx context.Context, h *Held, claim stream.Claim, to int6
 			Code: "external_reset",
 			Text: fmt.Sprintf("the group's offset was moved to %d from outside, Postgres is at %d, and it is not honoured: %s", to, claim.Next, refusal),
 			Fix:  goesOn(h.Name, claim.Next),
-		}, nil)
+		}, &claim)
 	default:
 		g.board.Tell(Event{Kind: "external_reset", Name: h.Name, Claim: claim, Cause: Cause{Code: "external_reset", Text: r.String()}})
 		g.postpone(h, 0)

@@ -206,3 +206,39 @@ func TestAStaleMirrorIsNotHonoured(t *testing.T) {
 		t.Errorf("decisions: %v", got)
 	}
 }
+
+// TestAResetThatStoppedIsDecidedAbout: a partition that stopped at a reset, or one that
+// cannot be honoured, or one of ours ahead found after a wait, goes on where an operator
+// says, without a restart; the group's offset is ours from then on.
+func TestAResetThatStoppedIsDecidedAbout(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		onReset, metadata, cause string
+		at                       int64
+	}{
+		{"fail", "", "external_reset", 1},
+		{"honour", "", "external_reset", 11},
+		{"warn", ours, "mirror_ahead", 9},
+	} {
+		t.Run(c.onReset, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, 1, 4)
+			w.commit(pipeline, 0, c.at, c.metadata)
+			cfg := w.config()
+			cfg.OnReset = c.onReset
+			tx := w.lock(w.session("other"), 0)
+			m := w.join(cfg)
+			m.await("waiting", 0)
+			tx.Rollback(t.Context())
+			if e := m.stopped(0, c.cause); !strings.Contains(e.Cause.Fix, "partitions resolve orders/0 --rewind-to 4") {
+				t.Errorf("%s", e.Cause)
+			}
+			w.awaitWritten(0, c.cause)
+			w.decide(0, 4)
+			m.reads(0, 4, 10)
+			if c.metadata == "" {
+				w.becomesOurs(0, 4)
+			}
+		})
+	}
+}

@@ -56,7 +56,7 @@ func (g *Group) agrees(ctx context.Context, h *Held, a found) bool {
 		}
 	}
 	if cause, stop := m.ahead(h.Name, a); stop && !resolved {
-		g.stop(h, claim.Owner, cause, nil)
+		g.stop(h, claim.Owner, cause, &claim)
 		return false
 	}
 	if !m.foreign() {
@@ -88,7 +88,7 @@ func (g *Group) decide(ctx context.Context, h *Held, claim stream.Claim, to int6
 	}
 	if g.cfg.OnReset == "fail" {
 		c.Fix = goesOn(h.Name, claim.Next)
-		g.stop(h, claim.Owner, c, nil)
+		g.stop(h, claim.Owner, c, &claim)
 		return false
 	}
 	g.mu.Lock()
