@@ -238,6 +238,7 @@ func (c *committer) failed(ctx context.Context, w *work, err error) {
 		return
 	}
 	c.p.metrics.failed(v)
+	w.late(ctx)
 	if v == Unknown {
 		c.resolve(ctx, w, err)
 		return

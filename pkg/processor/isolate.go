@@ -59,6 +59,7 @@ func (c *committer) isolate(ctx context.Context, p *part) {
 // would isolate again is the moment's: the batch is tried again as it is.
 func (c *committer) failedIsolation(ctx context.Context, w *work, err error) {
 	if accuses(verdict(stepOf(err), err)) {
+		w.late(ctx)
 		w.parts[0].q.blame.tries++
 		c.again(w, backoff(w.parts[0].q.blame.tries))
 		return

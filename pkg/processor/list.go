@@ -190,6 +190,7 @@ func (l *list) take() *work {
 		}
 		l.ready = slices.Delete(l.ready, i, i+1)
 		q.phase, l.flying[q] = inFlight, time.Now()
+		records = min(records, max(l.records>>q.blame.late, 1))
 		s.stale, s.suspected = s.stale || s.suspected, false
 		s.parts++
 		recs, n, bytes := q.cut(records, size)
@@ -234,7 +235,7 @@ func (l *list) committed(p *part) (resume bool) {
 		q.newest = p.newest
 	}
 	q.alone = false
-	q.blame = blame{poison: q.blame.poison, blamed: q.blame.blamed}
+	q.blame = blame{poison: q.blame.poison, blamed: q.blame.blamed, late: max(q.blame.late-1, 0)}
 	if p.stop != nil {
 		l.discard(q)
 	}

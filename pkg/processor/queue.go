@@ -48,6 +48,7 @@ func (q *queue) single() bool { return q.alone || q.outgoing != nil }
 // blame counts failures of a partition that commits alone.
 type blame struct {
 	tries    int   // failures in a row, for the wait
+	late     int   // of late, how often the batch's time was over: each halves what is taken at once
 	suspect  int   // of those, suspicions against a record
 	doubt    int   // of those, unknown codes
 	reloaded bool  // the catalog was read once more

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -231,6 +232,38 @@ func TestAHandlerThatHangsOnOneRecord(t *testing.T) {
 		t.Errorf("dead letters: %v", got)
 	}
 	if n := w.count(t, "SELECT count(DISTINCT order_id) FROM "+w.orders()); n != 11 || w.count(t, "SELECT count(*) FROM "+w.orders()) != 11 {
+		t.Errorf("%d keys", n)
+	}
+}
+
+// B20: so many records take too long that the search for them does not end within a
+// batch's time. The batch becomes smaller until it does, and is not tried for ever.
+func TestASearchThatTakesLongerThanABatchMay(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	w.cfg.Table, w.cfg.HandlerTimeout, w.cfg.BatchTime, w.cfg.BatchRecords = nil, 60*time.Millisecond, 600*time.Millisecond, 36
+	w.cfg.Handler = func(ctx context.Context, tx sink.Tx, records []stream.Record) ([]sink.Rejection, error) {
+		for _, r := range records {
+			if n, err := strconv.Atoi(string(r.Key)); err != nil || n%3 == 0 {
+				<-ctx.Done()
+				return nil, ctx.Err()
+			}
+			if _, err := tx.Exec(ctx, "INSERT INTO "+w.orders()+" (order_id, amount) VALUES ($1, 1)", string(r.Key)); err != nil {
+				return nil, err
+			}
+		}
+		return nil, nil
+	}
+	var docs []string
+	for i := range 36 {
+		docs = append(docs, fmt.Sprintf(`{"order_id":"o%d"}`, i))
+	}
+	w.produceDocs(t, docs...)
+	w.run(t, w.at(t, 36))
+	if n := len(w.letters(t)); n != 12 {
+		t.Errorf("%d dead letters", n)
+	}
+	if n := w.count(t, "SELECT count(DISTINCT order_id) FROM "+w.orders()); n != 24 || w.count(t, "SELECT count(*) FROM "+w.orders()) != 24 {
 		t.Errorf("%d keys", n)
 	}
 }

@@ -1,6 +1,8 @@
 package processor
 
 import (
+	"context"
+	"errors"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -63,6 +65,20 @@ func (w *work) shared() *share {
 	}
 	return nil
 }
+
+// late notes that the batch's time is over. What takes longer fits into it once little
+// enough is taken: a search for bad records would otherwise begin anew for ever.
+func (w *work) late(ctx context.Context) {
+	if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return
+	}
+	for _, p := range w.parts {
+		p.q.blame.late = min(p.q.blame.late+1, mostHalvings)
+	}
+}
+
+// mostHalvings leave one record of the largest batch there may be.
+const mostHalvings = 20
 
 // of is w without all but these parts.
 func of(parts []*part) *work {
