@@ -145,3 +145,24 @@ func (v *View) FilterBytes() int64 {
 	}
 	return n
 }
+
+// Begins tells the lowest offset of a partition that the audit rows of its open log
+// name, if there are any.
+func (s *Store) Begins(pipeline int64, p stream.Partition, found func(offset int64)) pgtx.Statement {
+	return pgtx.Statement{
+		Step: pgtx.StepLog,
+		SQL: s.sql(`SELECT g.from_offset FROM @schema@.logs l
+			JOIN @schema@.runs r ON r.log = l.id
+			CROSS JOIN LATERAL unnest(r.ranges) g
+			WHERE l.pipeline = $1 AND l.topic_id = $2 AND (l.partition = $3 OR l.partition IS NULL) AND l.state = 'open'
+			  AND g.topic_id = $2 AND g.partition = $3
+			ORDER BY g.from_offset LIMIT 1`),
+		Params: []pgtx.Param{pgtx.Int8(pipeline), pgtx.UUID(p.Topic), pgtx.Int4(p.Number)},
+		Row: func(r pgtx.Row) error {
+			var first int64
+			err := r.Scan(&first)
+			found(first)
+			return err
+		},
+	}
+}

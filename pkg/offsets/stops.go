@@ -146,3 +146,17 @@ func (s *Store) Standings(pipeline int64, names []string, each func(Standing)) p
 		},
 	}
 }
+
+// Forgot reports the changes of a topic's key rule that forgot keys.
+func (s *Store) Forgot(pipeline int64, topic stream.UUID, each func()) pgtx.Statement {
+	return pgtx.Statement{
+		Step: pgtx.StepFence,
+		SQL: s.sql(`SELECT 1 FROM @schema@.decisions
+			WHERE pipeline = $1 AND topic_id = $2 AND kind = 'change' AND detail -> 'kept' = 'false'`),
+		Params: []pgtx.Param{pgtx.Int8(pipeline), pgtx.UUID(topic)},
+		Row: func(pgtx.Row) error {
+			each()
+			return nil
+		},
+	}
+}

@@ -3,6 +3,7 @@ package processor
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"effectonce/pkg/rebalance"
 )
@@ -22,25 +23,25 @@ func (d *resolver) consequences(ctx context.Context, plan *ResolutionPlan) error
 	}
 	if plan.Cause == truncated {
 		note("the log was cut at %d: what was applied from there up to %d is of a branch that is gone, and stays applied", d.extent.Fork, plan.From.Offset)
+		if d.extent.Fork <= plan.Start {
+			note("the log begins there: whether more of the new branch is gone already is not known")
+		}
 	}
-	if plan.ReadAgain == 0 {
+	if plan.To.Offset >= plan.From.Offset {
 		return nil
 	}
 	if len(d.cfg.Key) == 0 {
 		return d.withoutKeys(plan, note)
 	}
-	note("%d offsets are read again; records whose key was applied are duplicates and change nothing", plan.ReadAgain)
-	if d.cfg.KeyMissing == KeyCoordinates && plan.Cause == truncated {
-		note("key_missing: coordinates: a record without its key from %d to %d is known by its offset, and is taken for the one that was there before the truncation: --skip-keyless permits it",
-			d.extent.Fork, plan.From.Offset-1)
+	note("%d offsets are read again; records whose key was applied are duplicates and change nothing, dead letters are tried again", plan.ReadAgain)
+	if d.cfg.KeyMissing == KeyCoordinates && plan.Cause != "" {
+		note("key_missing: coordinates: a record without its key below %d is known by its offset, and is taken for the one that was there before the log was cut; --skip-keyless permits it",
+			plan.From.Offset)
 		if !d.r.Keyless {
 			return ErrKeyless
 		}
 	}
-	if d.cfg.DedupRetention > 0 {
-		return d.retention(ctx, plan, note)
-	}
-	return nil
+	return d.forgotten(ctx, plan, note)
 }
 
 // withoutKeys: nothing but the position knows what was applied. Behind a truncation
@@ -61,23 +62,32 @@ func (d *resolver) withoutKeys(plan *ResolutionPlan, note func(string, ...any)) 
 	return nil
 }
 
-// retention: keys older than the log's progress less the retention may be forgotten.
-// Times are those of the records: the first one in the log that is younger tells from
-// which offset on all are known.
-func (d *resolver) retention(ctx context.Context, plan *ResolutionPlan, note func(string, ...any)) error {
-	if d.progress.IsZero() {
-		return nil
+// forgotten finds out from which offset on all keys are known: not those under a key rule
+// that is over, and not those older than the log's progress less the retention. Times
+// are those of the records: the first one in the log that is young enough tells.
+func (d *resolver) forgotten(ctx context.Context, plan *ResolutionPlan, note func(string, ...any)) error {
+	known := plan.To.Offset
+	if d.changed {
+		if known = plan.From.Offset; d.begins != nil {
+			known = *d.begins
+		}
+		note("the key rule was changed and keys were forgotten: they are known from offset %d on", known)
 	}
-	plan.Horizon = d.progress.Add(-d.cfg.DedupRetention)
-	known, err := rebalance.OffsetAfter(ctx, d.adm, d.name(), plan.Horizon)
-	if err != nil {
-		return fmt.Errorf("kafka: %w", err)
+	if d.cfg.DedupRetention > 0 && !d.progress.IsZero() {
+		plan.Horizon = d.progress.Add(-d.cfg.DedupRetention)
+		first, err := rebalance.OffsetAfter(ctx, d.adm, d.name(), plan.Horizon)
+		if err != nil {
+			return fmt.Errorf("kafka: %w", err)
+		}
+		if first > plan.To.Offset {
+			note("dedup.retention %s: keys from before %s, offset %d, may be forgotten", d.cfg.DedupRetention, plan.Horizon.UTC().Format(time.DateTime), first)
+		}
+		known = max(known, first)
 	}
 	if plan.Forgotten = max(min(known, plan.From.Offset)-plan.To.Offset, 0); plan.Forgotten == 0 {
 		return nil
 	}
-	note("dedup.retention %s: keys from before %s may be forgotten, and the records of %d offsets below %d applied again: --apply-again permits it",
-		d.cfg.DedupRetention, plan.Horizon.UTC().Format("2006-01-02 15:04:05"), plan.Forgotten, known)
+	note("records of %d offsets may be applied again; --apply-again permits it", plan.Forgotten)
 	if !d.r.Again {
 		return ErrAgain
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"effectonce/internal/pgtx"
+	"effectonce/pkg/dedup"
 	"effectonce/pkg/offsets"
 	"effectonce/pkg/rebalance"
 	"effectonce/pkg/stream"
@@ -76,7 +77,8 @@ var (
 // Without Apply it makes the plan. With it the position moves in one transaction, if
 // it still is where the plan saw it (else offsets.ErrMoved), and is taken from its
 // owner: a member that holds the partition goes on from there by itself. Nothing that
-// Kafka has is skipped.
+// Kafka has is skipped. A partition that is read while it is sent back may have moved on
+// by its member's batches; the plan returned says from where it was sent back.
 //
 // The plan is returned beside the errors of this file. pgtx.ErrCommitUnknown: look
 // again where the position is.
@@ -103,7 +105,7 @@ func Resolve(ctx context.Context, cfg Config, r Resolution) (ResolutionPlan, err
 	case r.Reason == "":
 		return plan, ErrReason
 	}
-	if err := d.apply(ctx, plan); err != nil {
+	if err := d.apply(ctx, &plan); err != nil {
 		return plan, err
 	}
 	plan.Mirror = d.mirror(ctx, plan)
@@ -121,6 +123,8 @@ type resolver struct {
 	id       int64            // of the pipeline
 	at       offsets.Standing // as the plan read it
 	progress time.Time        // of record times: the furthest of its log; zero: unknown
+	changed  bool             // keys were forgotten under another rule
+	begins   *int64           // the first offset that the log since then names; nil: none
 	ahead    int64            // the group's own commit, -1: none
 	extent   rebalance.Extent
 }
@@ -215,7 +219,9 @@ func (d *resolver) read(ctx context.Context, cluster string, topic rebalance.Top
 	case !d.cfg.accepts(d.at.Topic):
 		return fmt.Errorf("%w: run this with the configuration it was made with", ErrGeneration)
 	}
-	return nil
+	return tx.Run(ctx,
+		d.store.Forgot(row.ID, topic.ID, func() { d.changed = true }),
+		dedup.New(d.cfg.Schema).Begins(row.ID, d.at.Partition, func(first int64) { d.begins = &first }))
 }
 
 // aim finds where the position goes.
@@ -236,13 +242,21 @@ func (d *resolver) aim(plan *ResolutionPlan) error {
 	return nil
 }
 
-// apply carries the plan out, if the rows are still those that it was made from.
-func (d *resolver) apply(ctx context.Context, plan ResolutionPlan) error {
-	tx, err := pgtx.Begin(ctx, d.conn, waiting())
+// apply carries the plan out, if the rows are still those that it was made from. A batch
+// that its member has committed since does not matter where the partition goes back:
+// that much more is read again.
+func (d *resolver) apply(ctx context.Context, plan *ResolutionPlan) error {
+	var now offsets.Row
+	tx, err := pgtx.Begin(ctx, d.conn, waiting(),
+		d.store.Read(d.id, []stream.Partition{d.at.Partition}, true, func(r offsets.Row) { now = r }))
 	if err != nil {
 		return err
 	}
-	detail, _ := json.Marshal(plan) //nolint:errchkjson // strings and numbers: never fails
+	if plan.Cause == "" && plan.ReadAgain > 0 && now.Owner == d.at.Owner && now.Next > plan.From.Offset {
+		plan.ReadAgain += now.Next - plan.From.Offset
+		plan.From = Place{now.Next, now.LeaderEpoch}
+	}
+	detail, _ := json.Marshal(*plan) //nolint:errchkjson // strings and numbers: never fails
 	err = d.store.Move(ctx, tx, d.id, offsets.Move{
 		Partition: d.at.Partition, Owner: d.at.Owner, Generation: d.at.Generation,
 		From: plan.From.Offset, To: plan.To.Offset, LeaderEpoch: plan.To.LeaderEpoch, Mirror: d.ahead,

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -273,35 +274,150 @@ func TestTwoOperatorsAtOnce(t *testing.T) {
 	}
 }
 
-// A batch commits between the plan and the decision: the decision was made about
-// another position, and is refused.
+// A batch commits between the plan and the decision. Sent back, the partition is sent
+// back from where it is by then; but the decision is refused where the position is
+// somebody else's, or behind what was looked at.
 func TestADecisionAboutAPositionThatMoved(t *testing.T) {
 	t.Parallel()
+	for name, c := range map[string]struct {
+		change string
+		moved  bool
+		at     int64
+	}{
+		"on":           {"next_offset = 11", false, 3},
+		"back":         {"next_offset = 9", true, 9},
+		"to another":   {"owner = gen_random_uuid()", true, 10},
+		"of a decider": {"owner = NULL, next_offset = 11", true, 11},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := onKafka(t, 1)
+			w.produce(t, ids(0, 11)...)
+			w.run(t, w.at(t, 11))
+			w.db.Exec(t, "UPDATE "+w.db.Relation("positions")+" SET next_offset = 10")
+			tx, err := w.db.Owner.Begin(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := tx.Exec(t.Context(), "UPDATE "+w.db.Relation("positions")+" SET "+c.change); err != nil {
+				t.Fatal(err)
+			}
+			ended := make(chan error, 1)
+			go func() {
+				_, err := w.resolve(t, processor.Resolution{Verb: processor.Rewind, To: 3})
+				ended <- err
+			}()
+			w.await(t, func() bool {
+				return w.count(t, "SELECT count(*) FROM pg_stat_activity WHERE $1 = ANY (pg_blocking_pids(pid))", int32(tx.Conn().PgConn().PID())) > 0
+			})
+			if err := tx.Commit(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if err := <-ended; errors.Is(err, offsets.ErrMoved) != c.moved || err != nil && !c.moved {
+				t.Errorf("%v", err)
+			}
+			if at := w.position(t); at != c.at {
+				t.Errorf("at %d", at)
+			}
+			if n := w.count(t, "SELECT count(*) FROM "+w.db.Relation("decisions")+" WHERE detail->'from'->'offset' = '11'"); (n == 1) == c.moved {
+				t.Errorf("%d decisions from 11", n)
+			}
+		})
+	}
+}
+
+// A position is sent back under a member that never stops committing.
+func TestRewindOfABusyPartition(t *testing.T) {
+	t.Parallel()
 	w := onKafka(t, 1)
+	w.cfg.BatchRecords = 10
+	w.produce(t, ids(0, 3000)...)
+	end := w.start(t)
+	w.await(t, func() bool { return w.position(t) > 100 })
+	if _, err := w.resolve(t, processor.Resolution{Verb: processor.Rewind, To: 50}); err != nil {
+		t.Fatal(err)
+	}
+	w.await(t, w.at(t, 3000))
+	end()
+	w.exact(t, 3000)
+	if n := w.count(t, "SELECT sum(duplicate)::bigint FROM "+w.db.Relation("audit")); n < 50 {
+		t.Errorf("%d duplicates", n)
+	}
+}
+
+// Keys that are not known any more: older than the retention by the records' times, or
+// from before a change of the rule that forgot them. Sent back over them, records would
+// be applied again; that must be permitted.
+func TestRewindOverForgottenKeys(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		prepare func(*testing.T, *world)
+		known   int64
+	}{
+		"retention": {func(t *testing.T, w *world) {
+			old := time.Now().Add(-3 * time.Hour)
+			for i, id := range ids(0, 60) { // record 58 is what a later batch has also reached, two hours before it is record 18
+				if i == 59 {
+					w.run(t, w.at(t, 59))
+				}
+				w.produceAt(t, old.Add(time.Duration(i)*3*time.Minute), id)
+			}
+			w.run(t, w.at(t, 60))
+			w.cfg.DedupRetention, w.cfg.ShortRetention = 2*time.Hour, true
+		}, 18},
+		"another rule": {func(t *testing.T, w *world) {
+			w.produce(t, ids(0, 40)...)
+			w.run(t, w.at(t, 40))
+			w.cfg.Key = []string{"kafka:key"}
+			if _, err := w.migrate(t, processor.Migration{Apply: true, Forget: true}); err != nil {
+				t.Fatal(err)
+			}
+			w.produce(t, ids(40, 60)...)
+			w.run(t, w.at(t, 60))
+		}, 40},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := onKafka(t, 1)
+			c.prepare(t, w)
+			if plan, err := w.resolve(t, processor.Resolution{Verb: processor.Rewind, To: 10}); !errors.Is(err, processor.ErrAgain) || plan.Forgotten != c.known-10 {
+				t.Errorf("%+v %v", plan, err)
+			}
+			if at := w.position(t); at != 60 {
+				t.Fatalf("at %d", at)
+			}
+			if plan, err := w.resolve(t, processor.Resolution{Verb: processor.Rewind, To: c.known}); err != nil || plan.Forgotten != 0 {
+				t.Errorf("%+v %v", plan, err)
+			}
+			if _, err := w.resolve(t, processor.Resolution{Verb: processor.Rewind, To: 10, Again: true}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// produceAt is produce of one record with a time.
+func (w *world) produceAt(t *testing.T, at time.Time, id string) {
+	t.Helper()
+	kafkatest.ProduceTo(t, w.broker, &kgo.Record{Topic: w.topic, Key: []byte(id), Timestamp: at, Value: []byte(fmt.Sprintf(`{"order_id":%q,"amount":1}`, id))})
+}
+
+// Records without a key, known by their offsets: behind the end of a log that was cut,
+// new ones would be taken for the old ones. That must be permitted.
+func TestKeylessRecordsBehindACut(t *testing.T) {
+	t.Parallel()
+	w := onKafka(t, 1)
+	w.cfg.KeyMissing = processor.KeyCoordinates
 	w.produce(t, ids(0, 10)...)
 	w.run(t, w.at(t, 10))
-	tx, err := w.db.Owner.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := tx.Exec(t.Context(), "UPDATE "+w.db.Relation("positions")+" SET next_offset = 11"); err != nil {
-		t.Fatal(err)
-	}
-	ended := make(chan error, 1)
-	go func() {
-		_, err := w.resolve(t, processor.Resolution{Verb: processor.Rewind, To: 3})
-		ended <- err
-	}()
-	w.await(t, func() bool {
-		return w.count(t, "SELECT count(*) FROM pg_stat_activity WHERE $1 = ANY (pg_blocking_pids(pid))", int32(tx.Conn().PgConn().PID())) > 0
-	})
-	if err := tx.Commit(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if err := <-ended; !errors.Is(err, offsets.ErrMoved) {
+	w.db.Exec(t, "UPDATE "+w.db.Relation("positions")+" SET next_offset = 200, leader_epoch = -1")
+	if _, err := w.resolve(t, processor.Resolution{Verb: processor.AcceptLoss}); !errors.Is(err, processor.ErrKeyless) {
 		t.Errorf("%v", err)
 	}
-	if at := w.position(t); at != 11 {
-		t.Errorf("at %d", at)
+	if plan, err := w.resolve(t, processor.Resolution{Verb: processor.AcceptLoss, Keyless: true}); err != nil || plan.To.Offset != 10 {
+		t.Errorf("%+v %v", plan, err)
+	}
+	if _, err := w.resolve(t, processor.Resolution{Verb: processor.Rewind, To: 5}); err != nil { // the same records
+		t.Errorf("%v", err)
 	}
 }

@@ -322,7 +322,8 @@ func (p *Processor) join(ctx context.Context) error {
 		Holder: holder(), Sessions: p.sessions, Grace: p.cfg.Grace, Static: p.cfg.Instance != "", Heartbeat: p.cfg.Heartbeat, OnReset: p.cfg.OnReset,
 		Keyless: len(p.cfg.Key) == 0, Retention: p.cfg.DedupRetention,
 		OnOutOfRange: p.cfg.OnOutOfRange, OnTruncated: p.cfg.OnTruncated,
-		Offsets: p.offsets, Log: p.log, Control: p.control,
+		ByOffset: len(p.cfg.Key) > 0 && p.cfg.KeyMissing == KeyCoordinates,
+		Offsets:  p.offsets, Log: p.log, Control: p.control,
 	}, rebalance.Board{Open: p.list.open, Drop: p.list.drop, HandOver: p.handOver, Ask: p.loop.ask, Tell: p.tell})
 
 	opts := append(slices.Clone(p.cfg.Kafka),

@@ -36,6 +36,7 @@ type Config struct {
 
 	OnOutOfRange string // Halt or AcceptLoss: the position lies outside the log
 	OnTruncated  string // Halt or Rewind: the log was cut below the position
+	ByOffset     bool   // records without a key are known by their offsets: no policy goes back to offsets that other records had
 }
 
 // Board is the side of the processor: queues and the poll goroutine.

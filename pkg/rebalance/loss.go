@@ -87,7 +87,7 @@ func (g *Group) face(ctx context.Context, h *Held) error {
 		return err
 	}
 	cause, to := Lost(h.Name, row.Next, x)
-	switch policy := g.policy(cause); {
+	switch policy := g.policy(cause, to < row.Next); {
 	case cause.Code == "": // it moved on meanwhile, or the log came back
 	case policy == "":
 		g.refine(h, claim.Owner, cause)
@@ -140,8 +140,9 @@ func detail(row offsets.Row, c Cause, to int64, epoch int32) []byte {
 func brief() pgtx.Settings { return pgtx.Settings{Lock: attempt, Statement: attempt, Idle: attempt} }
 
 // policy is the setting that accepts a loss without asking anybody, empty if none does.
-func (g *Group) policy(c Cause) string {
+func (g *Group) policy(c Cause, back bool) string {
 	switch {
+	case back && g.cfg.ByOffset:
 	case c.Code == shortened && g.cfg.OnTruncated == Rewind:
 		return "policy on_truncated: " + Rewind
 	case c.Code == outside && g.cfg.OnOutOfRange == AcceptLoss:

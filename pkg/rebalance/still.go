@@ -31,6 +31,7 @@ func (g *Group) attend(ctx context.Context) error {
 		for _, h := range g.vague() {
 			if err := g.face(ctx, h); err != nil && ctx.Err() == nil {
 				g.board.Tell(Event{Kind: "retry", Name: h.Name, Err: err})
+				break // who does not answer for one may not for the others either
 			}
 		}
 		if err := g.look(ctx); err != nil && ctx.Err() == nil {

@@ -189,6 +189,24 @@ func TestPolicyRewindsATruncation(t *testing.T) {
 	}
 }
 
+// Where records without a key are known by their offsets, those behind a cut would be
+// taken for those that were there before: no policy goes back, only forward.
+func TestNoPolicyGoesBackOverRecordsKnownByTheirOffset(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 2, 2, 50)
+	if err := w.fake.DeleteRecords(topic, 0, 5); err != nil {
+		t.Fatal(err)
+	}
+	cfg := w.config()
+	cfg.OnOutOfRange, cfg.ByOffset = rebalance.AcceptLoss, true
+	m := w.join(cfg)
+	m.reads(0, 5, 10)
+	w.awaitWritten(1, "out_of_range at 50: the position 50 lies beyond the log, which is [0, 10)")
+	if next := w.row(1).Next; next != 50 {
+		t.Errorf("moved to %d", next)
+	}
+}
+
 // A decision took the position back: the group's own commit is ahead up to where it
 // was, and means nothing. Beyond that the database went back all the same.
 func TestMirrorBehindADecision(t *testing.T) {
