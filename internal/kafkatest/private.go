@@ -65,7 +65,7 @@ func StartPrivate(tb testing.TB, properties map[string]string, listeners ...List
 	tb.Helper()
 	dir := tb.TempDir()
 	all := append([]Listener{{Name: "PLAINTEXT", Protocol: "PLAINTEXT"}, {Name: "CONTROLLER", Protocol: "PLAINTEXT"}}, listeners...)
-	b := &Private{ports: map[string]int{}, proxies: map[string]*cuttest.Proxy{}}
+	b := &Private{ports: map[string]int{}, proxies: map[string]*cuttest.Proxy{}, kill: func() {}}
 	for i, port := range proctest.Ports(tb, len(all)) {
 		b.ports[all[i].Name] = port
 		if all[i].Proxied {
@@ -86,6 +86,7 @@ func StartPrivate(tb testing.TB, properties map[string]string, listeners ...List
 		tb.Fatalf("format broker storage: %v\n%s", err, out)
 	}
 	b.data, b.args = filepath.Join(dir, "data"), append([]string{"java"}, class("kafka.Kafka", config)...)
+	tb.Cleanup(func() { b.kill() }) // the one that runs then
 	b.start(tb)
 	return b
 }

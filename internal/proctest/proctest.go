@@ -36,12 +36,13 @@ type Server struct {
 // ended, for whatever reason.
 func Start(tb testing.TB, s Server) <-chan struct{} {
 	tb.Helper()
-	ended, _ := StartEndable(tb, s)
+	ended, end := StartEndable(tb, s)
+	tb.Cleanup(end)
 	return ended
 }
 
-// StartEndable is Start for a server that the test ends itself, and perhaps starts
-// again. end returns when it has ended.
+// StartEndable is Start for a server that the caller ends. end returns when it has
+// ended.
 func StartEndable(tb testing.TB, s Server) (ended <-chan struct{}, end func()) {
 	tb.Helper()
 	log, err := os.Create(s.Log)
@@ -69,7 +70,6 @@ func StartEndable(tb testing.TB, s Server) (ended <-chan struct{}, end func()) {
 		<-gone
 		_ = log.Close() // nobody writes any more
 	})
-	tb.Cleanup(end)
 	return gone, end
 }
 

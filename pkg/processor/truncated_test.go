@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
@@ -19,7 +20,9 @@ func onTail(t *testing.T, b *kafkatest.Private) *world {
 	w := newWorld(t, 1)
 	w.broker, w.topic = b.Addr, kafkatest.TopicOn(t, b.Addr, 1)
 	w.cfg.Topics, w.cfg.Group = []string{w.topic}, w.topic
-	w.cfg.Kafka = []kgo.Opt{kgo.SeedBrokers(w.broker)}
+	w.cfg.Kafka = []kgo.Opt{
+		kgo.SeedBrokers(w.broker), kgo.RetryBackoffFn(func(int) time.Duration { return 100 * time.Millisecond }),
+	}
 	w.admin(t)
 	for _, id := range ids(0, 20) {
 		w.produce(t, id)
