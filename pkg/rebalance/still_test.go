@@ -120,12 +120,16 @@ func TestAStopOfAnOldClaimIsNotWritten(t *testing.T) {
 	w := newWorld(t, 2, 0, 0)
 	m := w.join(w.config())
 	m.reads(0, 0, 10)
+	m.reads(1, 0, 10)
 	claim := m.held(0).Claim
 	next := stream.UUID{9}
 	w.set(0, "owner = '"+next.String()+"'")
 	m.group.Stop(claim, rebalance.Cause{Code: "setup", Text: "no table"})
 	m.group.Stop(m.held(1).Claim, rebalance.Cause{Code: "setup", Text: "no table"})
 	w.awaitWritten(1, "setup") // the same round
+	w.Exec(t, "DELETE FROM "+w.Relation("stops")+" WHERE partition = 1")
+	m.await("decided", 1) // the next one
+	m.reads(1, 0, 10)
 	if got := w.written(0); got != "" {
 		t.Errorf("written: %s", got)
 	}
