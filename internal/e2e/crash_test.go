@@ -12,7 +12,10 @@ func TestPostgresCrashes(t *testing.T) {
 	t.Parallel()
 	s := pgtest.StartPrivate(t)
 	// The server outlives the world, which cleans up behind itself there.
-	t.Run("twice", func(t *testing.T) { crashTwice(t, s) })
+	t.Run("twice", func(t *testing.T) {
+		t.Parallel()
+		crashTwice(t, s)
+	})
 }
 
 func crashTwice(t *testing.T, s *pgtest.Private) {
