@@ -147,7 +147,7 @@ func (w *world) play(h history) (when string, found []finding) {
 // arrives, then B's. Nothing was committed between, so nothing but the fence tells
 // A's claim from B's.
 func (w *world) duel(a *member, fence string) {
-	rejected := a.metric(fencedMetric)
+	rejected := a.rejected()
 	a.proxy.Arm(pgproxytest.HoldBefore, pgproxytest.Filter{SQL: fence})
 	w.produce(2_000, a.fired)
 	a.signal(syscall.SIGSTOP)
@@ -161,13 +161,17 @@ func (w *world) duel(a *member, fence string) {
 	a.signal(syscall.SIGCONT)
 	a.proxy.Release()
 	w.await("the stale commit to be rejected, or not", func() bool {
-		return a.metric(fencedMetric) > rejected || w.progress() != before
+		return a.rejected() > rejected || w.progress() != before
 	})
 	b.proxy.Release()
 	w.await("the new owner to commit", func() bool { return b.metric(`effectonce_commits_total{outcome="committed"}`) > 0 })
 }
 
-const fencedMetric = `effectonce_commits_total{outcome="fenced"}`
+// rejected is how many commits the fence refused, of a claim that stood and of one that
+// was being handed over: a member that resumes may hear of either first.
+func (m *member) rejected() float64 {
+	return m.metric(`effectonce_commits_total{outcome="fenced"}`) + m.metric(`effectonce_commits_total{outcome="handed_over"}`)
+}
 
 // faultKill kills the member at a random moment of the slice's progress.
 func (w *world) faultKill(m *member, rng *rand.Rand) {
@@ -181,14 +185,14 @@ func (w *world) faultKill(m *member, rng *rand.Rand) {
 // the way to the fence. The others take over and go on; then it resumes, and its
 // batch must be rejected.
 func (w *world) faultFreeze(m *member, rng *rand.Rand) {
-	rejected := m.metric(fencedMetric)
+	rejected := m.rejected()
 	m.proxy.Arm(pgproxytest.HoldBefore, pgproxytest.Filter{SQL: fenceSQL, Nth: 1 + rng.IntN(5)})
 	m.fired()
 	m.signal(syscall.SIGSTOP)
 	w.await(others(w.members, m)+" to take over", func() bool { return w.held()[m.pid()] == 0 })
 	m.signal(syscall.SIGCONT)
 	m.proxy.Release()
-	w.await("the stale commit to be rejected", func() bool { return m.metric(fencedMetric) > rejected })
+	w.await("the stale commit to be rejected", func() bool { return m.rejected() > rejected })
 }
 
 func (w *world) faultCutBefore(m *member, rng *rand.Rand) {
