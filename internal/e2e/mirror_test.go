@@ -134,7 +134,7 @@ func TestAResetIsHonouredOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	decisions := "SELECT count(*) FROM " + w.db.Relation("decisions") + " WHERE kind = 'external_reset'"
-	m.proxy.Arm(pgproxytest.HoldReply, pgproxytest.Filter{SQL: ".decisions"})
+	m.proxy.Arm(pgproxytest.HoldReply, pgproxytest.Filter{SQL: ".decisions ("})
 	m.start()
 	m.fired()
 	m.kill()

@@ -38,7 +38,7 @@ func (g *Group) honour(ctx context.Context, h *Held, claim stream.Claim, to int6
 	ctx, cancel := context.WithTimeout(ctx, 2*attempt)
 	defer cancel()
 	r := reset{From: claim.Next, To: to}
-	refusal, err := g.refuses(ctx, h.Name, claim.Partition, &r)
+	refusal, err := g.refuses(ctx, h.Name, claim, &r)
 	if err == nil && refusal == "" {
 		err = g.follow(ctx, h.Name, claim, r)
 	}
@@ -60,7 +60,7 @@ func (g *Group) honour(ctx context.Context, h *Held, claim stream.Claim, to int6
 
 // refuses says why a reset cannot be honoured, and fills in what the log holds. Nothing
 // is clamped, and nothing read again of which it is not known what was applied.
-func (g *Group) refuses(ctx context.Context, n Name, p stream.Partition, r *reset) (string, error) {
+func (g *Group) refuses(ctx context.Context, n Name, claim stream.Claim, r *reset) (string, error) {
 	adm := kadm.NewClient(g.kafka())
 	x, err := FindExtent(ctx, adm, n, -1)
 	if err != nil {
@@ -74,33 +74,44 @@ func (g *Group) refuses(ctx context.Context, n Name, p stream.Partition, r *rese
 		return "", nil
 	case g.cfg.Keyless:
 		return "there is no business key, so what is read again would be applied again", nil
-	case g.cfg.Retention == 0:
-		return "", nil
+	case g.cfg.ByOffset && r.From > x.End:
+		return "the log was cut below the position, and records without a key are known by their offset: they would be taken for those that were there before", nil
 	}
-	known, err := g.knownFrom(ctx, adm, n, p)
+	known, err := g.knownFrom(ctx, adm, n, claim)
 	if err == nil && r.To < known {
-		return fmt.Sprintf("keys of records below %d may be forgotten by dedup.retention, so they would be applied again", known), nil
+		return fmt.Sprintf("keys of records below %d may be forgotten, by dedup.retention or with another key rule, so they would be applied again", known), nil
 	}
 	return "", err
 }
 
-// knownFrom is the offset from which on dedup.retention has forgotten no key.
-func (g *Group) knownFrom(ctx context.Context, adm *kadm.Client, n Name, p stream.Partition) (int64, error) {
-	var progress time.Time // the furthest of those that share a log
+// knownFrom is the offset from which on no key of the records below the position is
+// forgotten: neither by dedup.retention nor with a key rule that is over.
+func (g *Group) knownFrom(ctx context.Context, adm *kadm.Client, n Name, claim stream.Claim) (known int64, err error) {
 	conn, err := g.cfg.Control.Acquire(ctx)
 	if err != nil {
 		return 0, fmt.Errorf("control connection: %w", err)
 	}
 	defer conn.Release()
+	p := claim.Partition
+	var progress time.Time // the furthest of those that share a log
+	changed, begins := false, claim.Next
 	err = pgtx.Once(ctx, conn.Conn(), brief(), g.cfg.Offsets.Standings(g.cfg.ID, []string{n.Topic}, func(s offsets.Standing) {
 		if s.Topic.ID == p.Topic && (s.Partition == p || s.Topic.Scope == stream.ScopeTopic) && s.Progress.After(progress) {
 			progress = s.Progress
 		}
-	}))
-	if err != nil || progress.IsZero() {
+	}), g.cfg.Offsets.Forgot(g.cfg.ID, p.Topic, func() { changed = true }),
+		g.cfg.Log.Begins(g.cfg.ID, p, func(first int64) { begins = first }))
+	if err != nil {
 		return 0, err
 	}
-	return OffsetAfter(ctx, adm, n, progress.Add(-g.cfg.Retention))
+	if changed {
+		known = begins
+	}
+	if g.cfg.Retention == 0 || progress.IsZero() {
+		return known, nil
+	}
+	young, err := OffsetAfter(ctx, adm, n, progress.Add(-g.cfg.Retention))
+	return max(known, young), err
 }
 
 // follow moves the position, if it still is what the decision was made about.

@@ -71,6 +71,14 @@ func TestHonour(t *testing.T) {
 			w.set(0, "progress = now() + interval '2 hours'")
 			cfg.Retention = 3 * time.Hour
 		}},
+		{name: "back before a key rule that forgot keys", at: 1, refused: "keys of records below 4 may be forgotten", change: func(w *world, _ *rebalance.Config) {
+			w.forgot()
+		}},
+		{name: "forward behind a key rule that forgot keys", at: 9, change: func(w *world, _ *rebalance.Config) { w.forgot() }},
+		{name: "back, cut without a known fork, records known by their offset", at: 1, refused: "known by their offset", change: func(w *world, cfg *rebalance.Config) {
+			w.set(0, "next_offset = 14, leader_epoch = -1")
+			cfg.ByOffset = true
+		}},
 	} {
 		for _, locked := range []bool{false, true} {
 			t.Run(c.name+map[bool]string{true: ", after a wait"}[locked], func(t *testing.T) {
@@ -96,7 +104,7 @@ func TestHonour(t *testing.T) {
 					if e := m.stopped(0, "external_reset"); !strings.Contains(e.Cause.Text, c.refused) {
 						t.Errorf("%s", e.Cause)
 					}
-					if row := w.row(0); row.Next != 4 || len(w.resets()) != 0 {
+					if row := w.row(0); row.Next == c.at || len(w.resets()) != 0 {
 						t.Errorf("%+v, %v", row, w.resets())
 					}
 					return
@@ -114,6 +122,32 @@ func TestHonour(t *testing.T) {
 					t.Errorf("decisions (-want +got):\n%s", diff)
 				}
 			})
+		}
+	}
+}
+
+// forgot writes down that the key rule was changed and keys were forgotten.
+func (w *world) forgot() {
+	w.t.Helper()
+	w.Exec(w.t, "INSERT INTO "+w.Relation("decisions")+` (pipeline, topic_id, kind, detail) VALUES ($1, $2, 'change', '{"kept": false}')`,
+		w.id, [16]byte(w.topic.ID))
+}
+
+// TestATruncationIsSeenBeforeAReset: the log was cut below the position, and then the
+// group's offset was moved from outside. Honoured, it would forget the leader epoch that
+// tells where the logs part, and records of the new branch before it would never be
+// applied.
+func TestATruncationIsSeenBeforeAReset(t *testing.T) {
+	t.Parallel()
+	for _, at := range []int64{1, 3, 9} {
+		w := newWorld(t, 1, 4)
+		w.set(0, "leader_epoch = 0")
+		w.truncatedTo(2)
+		w.commit(pipeline, 0, at, "")
+		m := w.join(honours(w))
+		m.stopped(0, "truncated")
+		if row := w.row(0); row.Next != 4 || row.LeaderEpoch != 0 || len(w.resets()) != 0 {
+			t.Errorf("%+v, %v", row, w.resets())
 		}
 	}
 }

@@ -168,14 +168,14 @@ func (g *Group) postpone(h *Held, d time.Duration) {
 // resumes. SetOffsets never validates a leader epoch, so that is asked first.
 func (g *Group) arm(ctx context.Context, h *Held, a found) {
 	claim := a.Claim
-	if !g.agrees(ctx, h, a) || !g.move(h, Waiting, Arming, claim) {
-		return
-	}
 	if cause, stop, err := g.truncated(ctx, claim); err != nil {
 		g.wait(h, Cause{Code: "leader_epoch", Text: err.Error()}, slowPace)
 		return
-	} else if stop {
-		g.stop(h, claim.Owner, cause, nil)
+	} else if stop { // before a reset is honoured: that forgets the leader epoch
+		g.stop(h, claim.Owner, cause, &claim)
+		return
+	}
+	if !g.agrees(ctx, h, a) || !g.move(h, Waiting, Arming, claim) {
 		return
 	}
 	g.board.Ask(func() {
