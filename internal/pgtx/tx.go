@@ -71,6 +71,21 @@ func Begin(ctx context.Context, conn *pgx.Conn, s Settings, first ...Statement) 
 	return tx, nil
 }
 
+// Do runs f in a transaction of its own, behind first, and commits if it returns nil.
+// Its error is f's, or one of Begin or Commit; then nothing was done, but for
+// ErrCommitUnknown.
+func Do(ctx context.Context, conn *pgx.Conn, s Settings, f func(*Tx) error, first ...Statement) error {
+	tx, err := Begin(ctx, conn, s, first...)
+	if err != nil {
+		return err
+	}
+	if err := f(tx); err != nil {
+		tx.Rollback(ctx)
+		return err
+	}
+	return tx.Commit(ctx)
+}
+
 // Run sends the statements in one round trip. The first error is returned with
 // its step; what follows it did not run.
 func (tx *Tx) Run(ctx context.Context, stmts ...Statement) error {

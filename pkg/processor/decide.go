@@ -247,25 +247,17 @@ func (d *resolver) aim(plan *ResolutionPlan) error {
 // that much more is read again.
 func (d *resolver) apply(ctx context.Context, plan *ResolutionPlan) error {
 	var now offsets.Row
-	tx, err := pgtx.Begin(ctx, d.conn, waiting(),
-		d.store.Read(d.id, []stream.Partition{d.at.Partition}, true, func(r offsets.Row) { now = r }))
-	if err != nil {
-		return err
-	}
-	if plan.Cause == "" && plan.ReadAgain > 0 && now.Owner == d.at.Owner && now.Next > plan.From.Offset {
-		plan.ReadAgain += now.Next - plan.From.Offset
-		plan.From = Place{now.Next, now.LeaderEpoch}
-	}
-	detail, _ := json.Marshal(*plan) //nolint:errchkjson // strings and numbers: never fails
-	err = d.store.Move(ctx, tx, d.id, offsets.Move{
-		Partition: d.at.Partition, Owner: d.at.Owner, Generation: d.at.Generation,
-		From: plan.From.Offset, To: plan.To.Offset, LeaderEpoch: plan.To.LeaderEpoch, Mirror: d.ahead,
-	}, offsets.Decision{Kind: string(plan.Verb), Reason: d.r.Reason, Detail: detail})
-	if err != nil {
-		tx.Rollback(ctx)
-		return err
-	}
-	return tx.Commit(ctx)
+	return pgtx.Do(ctx, d.conn, waiting(), func(tx *pgtx.Tx) error {
+		if plan.Cause == "" && plan.ReadAgain > 0 && now.Owner == d.at.Owner && now.Next > plan.From.Offset {
+			plan.ReadAgain += now.Next - plan.From.Offset
+			plan.From = Place{now.Next, now.LeaderEpoch}
+		}
+		detail, _ := json.Marshal(*plan) //nolint:errchkjson // strings and numbers: never fails
+		return d.store.Move(ctx, tx, d.id, offsets.Move{
+			Partition: d.at.Partition, Owner: d.at.Owner, Generation: d.at.Generation,
+			From: plan.From.Offset, To: plan.To.Offset, LeaderEpoch: plan.To.LeaderEpoch, Mirror: d.ahead,
+		}, offsets.Decision{Kind: string(plan.Verb), Reason: d.r.Reason, Detail: detail})
+	}, d.store.Read(d.id, []stream.Partition{d.at.Partition}, true, func(r offsets.Row) { now = r }))
 }
 
 // mirror brings the group's own offset along, for lag tools. A group with members

@@ -134,15 +134,7 @@ func (p *Processor) widen(ctx context.Context, c change) error {
 		return s.change(ctx, tx, p.pipeline.ID, []change{c}, "the topic grew")
 	}
 	err := p.withConn(ctx, p.control, func(conn *pgxpool.Conn) error {
-		tx, err := pgtx.Begin(ctx, conn.Conn(), set)
-		if err != nil {
-			return err
-		}
-		if err := try(ctx, tx); err != nil {
-			tx.Rollback(ctx)
-			return err
-		}
-		return tx.Commit(ctx)
+		return pgtx.Do(ctx, conn.Conn(), set, func(tx *pgtx.Tx) error { return try(ctx, tx) })
 	})
 	if pgtx.Code(err) != lockNotAvailable {
 		return err

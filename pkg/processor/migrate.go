@@ -219,26 +219,21 @@ func (g *migrator) apply(ctx context.Context, changes []change, reason string) e
 			return fmt.Errorf("kafka: %w", err)
 		}
 	}
-	tx, err := pgtx.Begin(ctx, g.conn, waiting())
-	if err != nil {
-		return err
-	}
-	row, err := g.offsets.Find(ctx, tx, g.cfg.Pipeline, true)
-	if err == nil && !bytes.Equal(row.Generation, g.row.Generation) {
-		err = ErrChanged
-	}
-	if err == nil {
-		err = g.change(ctx, tx, row.ID, changes, reason)
-	}
-	if err == nil {
-		err = g.offsets.SetRule(ctx, tx, row.ID, g.cfg.generation(g.cfg.Scope, 0), g.cfg.rule().text())
-	}
-	if err != nil {
-		tx.Rollback(ctx)
-		if pgtx.Code(err) == pgtx.CodeChanged {
-			err = fmt.Errorf("%w: %w", ErrChanged, err)
+	err := pgtx.Do(ctx, g.conn, waiting(), func(tx *pgtx.Tx) error {
+		row, err := g.offsets.Find(ctx, tx, g.cfg.Pipeline, true)
+		switch {
+		case err != nil:
+			return err
+		case !bytes.Equal(row.Generation, g.row.Generation):
+			return ErrChanged
 		}
-		return err
+		if err := g.change(ctx, tx, row.ID, changes, reason); err != nil {
+			return err
+		}
+		return g.offsets.SetRule(ctx, tx, row.ID, g.cfg.generation(g.cfg.Scope, 0), g.cfg.rule().text())
+	})
+	if pgtx.Code(err) == pgtx.CodeChanged {
+		err = fmt.Errorf("%w: %w", ErrChanged, err)
 	}
-	return tx.Commit(ctx)
+	return err
 }

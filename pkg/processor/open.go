@@ -206,27 +206,20 @@ func (p *Processor) register(ctx context.Context, adm *kadm.Client, cluster stri
 	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }() // its only transaction is over
 	long := p.settings
 	long.Idle = reach // Kafka is asked for start offsets inside
-	tx, err := pgtx.Begin(ctx, conn, long)
-	if err != nil {
-		return err
-	}
-	if p.pipeline, err = p.offsets.Register(ctx, tx, want, p.cfg.Topics, p.cfg.Share); err == nil {
-		if !bytes.Equal(p.pipeline.Generation, want.Generation) {
-			err = p.refusal()
-		}
-	}
-	if err == nil {
-		err = p.registerTopics(ctx, tx, adm)
-	}
 	var starts map[stream.Partition]int64
-	if err == nil {
+	if err := pgtx.Do(ctx, conn, long, func(tx *pgtx.Tx) (err error) {
+		if p.pipeline, err = p.offsets.Register(ctx, tx, want, p.cfg.Topics, p.cfg.Share); err != nil {
+			return err
+		}
+		if !bytes.Equal(p.pipeline.Generation, want.Generation) {
+			return p.refusal()
+		}
+		if err := p.registerTopics(ctx, tx, adm); err != nil {
+			return err
+		}
 		starts, err = p.offsets.Unclaimed(ctx, tx, p.pipeline.ID)
-	}
-	if err != nil {
-		tx.Rollback(ctx)
 		return err
-	}
-	if err := tx.Commit(ctx); err != nil {
+	}); err != nil {
 		return err
 	}
 	return rebalance.StampStarts(ctx, adm, p.cfg.Pipeline, p.cfg.Group, p.topics, starts)

@@ -137,16 +137,11 @@ func (g *Group) grow(ctx context.Context, h *Held, a found) error {
 		return fmt.Errorf("control connection: %w", err)
 	}
 	defer conn.Release()
-	tx, err := pgtx.Begin(ctx, conn.Conn(), pgtx.DefaultSettings)
-	if err != nil {
+	var count int32
+	if err := pgtx.Do(ctx, conn.Conn(), pgtx.DefaultSettings, func(tx *pgtx.Tx) (err error) {
+		count, err = g.add(ctx, tx, t, starts)
 		return err
-	}
-	count, err := g.add(ctx, tx, t, starts)
-	if err != nil {
-		tx.Rollback(ctx)
-		return err
-	}
-	if err = tx.Commit(ctx); err != nil {
+	}); err != nil {
 		return err
 	}
 	g.mu.Lock()

@@ -124,17 +124,10 @@ func (g *Group) follow(ctx context.Context, n Name, claim stream.Claim, r reset)
 		return fmt.Errorf("control connection: %w", err)
 	}
 	defer conn.Release()
-	tx, err := pgtx.Begin(ctx, conn.Conn(), brief())
-	if err != nil {
-		return err
-	}
 	detail, _ := json.Marshal(r) //nolint:errchkjson // numbers: never fails
-	err = g.cfg.Offsets.Move(ctx, tx, g.cfg.ID, offsets.Move{
-		Partition: claim.Partition, Owner: claim.Owner, Generation: generation, From: r.From, To: r.To, LeaderEpoch: -1, Mirror: -1,
-	}, offsets.Decision{Kind: "external_reset", Reason: "policy on_external_reset: honour", Detail: detail})
-	if err != nil {
-		tx.Rollback(ctx)
-		return err
-	}
-	return tx.Commit(ctx)
+	return pgtx.Do(ctx, conn.Conn(), brief(), func(tx *pgtx.Tx) error {
+		return g.cfg.Offsets.Move(ctx, tx, g.cfg.ID, offsets.Move{
+			Partition: claim.Partition, Owner: claim.Owner, Generation: generation, From: r.From, To: r.To, LeaderEpoch: -1, Mirror: -1,
+		}, offsets.Decision{Kind: "external_reset", Reason: "policy on_external_reset: honour", Detail: detail})
+	})
 }

@@ -110,18 +110,12 @@ func (g *Group) face(ctx context.Context, h *Held) error {
 // accept moves the position in a transaction of its own, as an operator's decision does.
 // If its outcome is unknown, the next look tells whose the position is.
 func (g *Group) accept(ctx context.Context, conn *pgx.Conn, row offsets.Row, d offsets.Decision, to int64, epoch int32) error {
-	tx, err := pgtx.Begin(ctx, conn, brief())
-	if err != nil {
-		return err
-	}
 	d.Kind = AcceptLoss
-	if err := g.cfg.Offsets.Move(ctx, tx, g.cfg.ID, offsets.Move{
-		Partition: row.Partition, Owner: row.Owner, Generation: row.Generation, From: row.Next, To: to, LeaderEpoch: epoch, Mirror: -1,
-	}, d); err != nil {
-		tx.Rollback(ctx)
-		return err
-	}
-	return tx.Commit(ctx)
+	return pgtx.Do(ctx, conn, brief(), func(tx *pgtx.Tx) error {
+		return g.cfg.Offsets.Move(ctx, tx, g.cfg.ID, offsets.Move{
+			Partition: row.Partition, Owner: row.Owner, Generation: row.Generation, From: row.Next, To: to, LeaderEpoch: epoch, Mirror: -1,
+		}, d)
+	})
 }
 
 // detail is what is written down about it.
