@@ -1,7 +1,6 @@
 package processor
 
 import (
-	"context"
 	"fmt"
 	"time"
 
@@ -10,7 +9,7 @@ import (
 
 // consequences says what becomes of the records between position and target, and
 // refuses what was not permitted.
-func (d *resolver) consequences(ctx context.Context, plan *ResolutionPlan) error {
+func (d *resolver) consequences(plan *ResolutionPlan) error {
 	note := func(format string, args ...any) { plan.Notes = append(plan.Notes, fmt.Sprintf(format, args...)) }
 	if plan.GivenUp > 0 {
 		note("%d offsets, %d to %d, are gone from Kafka and are given up", plan.GivenUp, plan.From.Offset, plan.To.Offset-1)
@@ -21,7 +20,7 @@ func (d *resolver) consequences(ctx context.Context, plan *ResolutionPlan) error
 	if d.ahead > plan.To.Offset {
 		note("the group's own offset is ahead, at %d: it is moved along", d.ahead)
 	}
-	if plan.Cause == truncated {
+	if plan.Cause == rebalance.Truncated {
 		note("the log was cut at %d: what was applied from there up to %d is of a branch that is gone, and stays applied", d.extent.Fork, plan.From.Offset)
 		if d.extent.Fork <= plan.Start {
 			note("the log begins there: whether more of the new branch is gone already is not known")
@@ -41,14 +40,14 @@ func (d *resolver) consequences(ctx context.Context, plan *ResolutionPlan) error
 			return ErrKeyless
 		}
 	}
-	return d.forgotten(ctx, plan, note)
+	return d.forgotten(plan, note)
 }
 
 // withoutKeys: nothing but the position knows what was applied. Behind a truncation
 // the records are others, and only those before it are applied again.
 func (d *resolver) withoutKeys(plan *ResolutionPlan, note func(string, ...any)) error {
 	same := plan.From.Offset
-	if plan.Cause == truncated {
+	if plan.Cause == rebalance.Truncated {
 		same = d.extent.Fork
 		note("there is no business key: what producers have sent again behind the truncation is applied again")
 	}
@@ -62,29 +61,17 @@ func (d *resolver) withoutKeys(plan *ResolutionPlan, note func(string, ...any)) 
 	return nil
 }
 
-// forgotten finds out from which offset on all keys are known: not those under a key rule
-// that is over, and not those older than the log's progress less the retention. Times
-// are those of the records: the first one in the log that is young enough tells.
-func (d *resolver) forgotten(ctx context.Context, plan *ResolutionPlan, note func(string, ...any)) error {
-	known := plan.To.Offset
-	if d.changed {
-		if known = plan.From.Offset; d.begins != nil {
-			known = *d.begins
-		}
-		note("the key rule was changed and keys were forgotten: they are known from offset %d on", known)
+// forgotten: below the offset from which on all keys are known, records may be applied
+// again.
+func (d *resolver) forgotten(plan *ResolutionPlan, note func(string, ...any)) error {
+	if d.known.Changed {
+		note("the key rule was changed and keys were forgotten: they are known from offset %d on", d.known.Rule)
 	}
-	if d.cfg.DedupRetention > 0 && !d.progress.IsZero() {
-		plan.Horizon = d.progress.Add(-d.cfg.DedupRetention)
-		first, err := rebalance.OffsetAfter(ctx, d.adm, d.name(), plan.Horizon)
-		if err != nil {
-			return fmt.Errorf("kafka: %w", err)
-		}
-		if first > plan.To.Offset {
-			note("dedup.retention %s: keys from before %s, offset %d, may be forgotten", d.cfg.DedupRetention, plan.Horizon.UTC().Format(time.DateTime), first)
-		}
-		known = max(known, first)
+	if plan.Horizon = d.known.Horizon; d.known.Young > plan.To.Offset {
+		note("dedup.retention %s: keys from before %s, offset %d, may be forgotten",
+			d.cfg.DedupRetention, plan.Horizon.UTC().Format(time.DateTime), d.known.Young)
 	}
-	if plan.Forgotten = max(min(known, plan.From.Offset)-plan.To.Offset, 0); plan.Forgotten == 0 {
+	if plan.Forgotten = max(min(d.known.From(), plan.From.Offset)-plan.To.Offset, 0); plan.Forgotten == 0 {
 		return nil
 	}
 	note("records of %d offsets may be applied again; --apply-again permits it", plan.Forgotten)
@@ -93,6 +80,3 @@ func (d *resolver) forgotten(ctx context.Context, plan *ResolutionPlan, note fun
 	}
 	return nil
 }
-
-// truncated is the cause of a position on a branch of the log that is gone.
-const truncated = "truncated"

@@ -120,13 +120,11 @@ type resolver struct {
 	store *offsets.Store
 	r     Resolution
 
-	id       int64            // of the pipeline
-	at       offsets.Standing // as the plan read it
-	progress time.Time        // of record times: the furthest of its log; zero: unknown
-	changed  bool             // keys were forgotten under another rule
-	begins   *int64           // the first offset that the log since then names; nil: none
-	ahead    int64            // the group's own commit, -1: none
-	extent   rebalance.Extent
+	id     int64            // of the pipeline
+	at     offsets.Standing // as the plan read it
+	ahead  int64            // the group's own commit, -1: none
+	extent rebalance.Extent
+	known  rebalance.Known
 }
 
 func (d *resolver) name() rebalance.Name {
@@ -152,11 +150,12 @@ func (d *resolver) plan(ctx context.Context) (ResolutionPlan, error) {
 	if plan.To.LeaderEpoch, err = d.extent.EpochOf(limited, d.adm, d.name(), plan.To.Offset); err != nil {
 		return ResolutionPlan{}, fmt.Errorf("kafka: %w", err)
 	}
-	err = d.consequences(limited, &plan)
+	err = d.consequences(&plan)
 	return plan, err
 }
 
-// look reads what the plan is made from: the rows, the log, and the group's offset.
+// look reads what the plan is made from: the rows, the log, the group's offset, and from
+// where on keys are known.
 func (d *resolver) look(ctx context.Context) error {
 	cluster, found, err := rebalance.Find(ctx, d.adm, []string{d.r.Topic})
 	if err != nil {
@@ -171,7 +170,9 @@ func (d *resolver) look(ctx context.Context) error {
 	if d.ahead, err = rebalance.Mirrored(ctx, d.adm, d.cfg.Pipeline, d.cfg.Group, d.name()); err != nil {
 		return fmt.Errorf("kafka: %w", err)
 	}
-	return nil
+	keys := rebalance.Keys{Pipeline: d.id, Retention: d.cfg.DedupRetention, Offsets: d.store, Log: dedup.New(d.cfg.Schema)}
+	d.known, err = keys.Known(ctx, d.conn, waiting(), d.adm, d.r.Topic, d.at.Partition, d.at.Next)
+	return err
 }
 
 // read looks at the rows: the pipeline's, which must be of these clusters, and the
@@ -197,12 +198,8 @@ func (d *resolver) read(ctx context.Context, cluster string, topic rebalance.Top
 			other = true
 			return
 		}
-		here := s.Partition.Number == d.r.Partition
-		if here {
+		if s.Partition.Number == d.r.Partition {
 			d.at, known = s, true
-		}
-		if (here || s.Topic.Scope == stream.ScopeTopic) && s.Progress.After(d.progress) {
-			d.progress = s.Progress
 		}
 	}))
 	switch {
@@ -219,9 +216,7 @@ func (d *resolver) read(ctx context.Context, cluster string, topic rebalance.Top
 	case !d.cfg.accepts(d.at.Topic):
 		return fmt.Errorf("%w: run this with the configuration it was made with", ErrGeneration)
 	}
-	return tx.Run(ctx,
-		d.store.Forgot(row.ID, topic.ID, func() { d.changed = true }),
-		dedup.New(d.cfg.Schema).Begins(row.ID, d.at.Partition, func(first int64) { d.begins = &first }))
+	return nil
 }
 
 // aim finds where the position goes.
@@ -252,7 +247,7 @@ func (d *resolver) apply(ctx context.Context, plan *ResolutionPlan) error {
 			plan.ReadAgain += now.Next - plan.From.Offset
 			plan.From = Place{now.Next, now.LeaderEpoch}
 		}
-		detail, _ := json.Marshal(*plan) //nolint:errchkjson // strings and numbers: never fails
+		detail, _ := json.Marshal(*plan) // strings and numbers: never fails
 		return d.store.Move(ctx, tx, d.id, offsets.Move{
 			Partition: d.at.Partition, Owner: d.at.Owner, Generation: d.at.Generation,
 			From: plan.From.Offset, To: plan.To.Offset, LeaderEpoch: plan.To.LeaderEpoch, Mirror: d.ahead,

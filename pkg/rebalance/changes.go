@@ -16,7 +16,7 @@ import (
 
 func truncation(n Name, next, end int64) Cause {
 	return Cause{
-		Code: shortened, Fix: toDecide(n),
+		Code: Truncated, Fix: toDecide(n),
 		Text: fmt.Sprintf("the log was truncated to offset %d, records up to %d were applied from the branch that is gone", end, next),
 	}
 }

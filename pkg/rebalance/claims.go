@@ -62,7 +62,7 @@ func (g *Group) stop(h *Held, owner stream.UUID, c Cause, found *stream.Claim) {
 	claim := h.Claim
 	if !again {
 		h.set(Stopped, c, time.Now())
-		h.written, h.vague = Cause{}, c.Code == outside || c.Code == shortened
+		h.written, h.vague = Cause{}, c.Code == outside || c.Code == Truncated
 	}
 	g.pause(h.Name)
 	g.mu.Unlock()

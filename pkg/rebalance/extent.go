@@ -128,8 +128,8 @@ func epochEnd(ctx context.Context, adm *kadm.Client, n Name, epoch int32) (int64
 	return r.EndOffset, r.LeaderEpoch, nil
 }
 
-// shortened is the cause of a position that lies on a branch of the log that is gone.
-const shortened = "truncated"
+// Truncated is the cause of a position that lies on a branch of the log that is gone.
+const Truncated = "truncated"
 
 // Loss compares a position with the log: code is the cause of the stop that a member
 // would make of it, and to the nearest offset to go on at with nothing skipped that
@@ -139,7 +139,7 @@ func (x Extent) Loss(next int64) (to int64, code string) {
 	case next < x.Start:
 		return x.Start, outside
 	case x.Fork >= 0 && x.Fork < next:
-		return max(x.Fork, x.Start), shortened
+		return max(x.Fork, x.Start), Truncated
 	case next > x.End:
 		return x.End, outside
 	}

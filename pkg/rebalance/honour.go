@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
 
@@ -84,34 +83,17 @@ func (g *Group) refuses(ctx context.Context, n Name, claim stream.Claim, r *rese
 	return "", err
 }
 
-// knownFrom is the offset from which on no key of the records below the position is
-// forgotten: neither by dedup.retention nor with a key rule that is over.
-func (g *Group) knownFrom(ctx context.Context, adm *kadm.Client, n Name, claim stream.Claim) (known int64, err error) {
+// knownFrom is the offset from which on the keys of all records below the position are
+// known.
+func (g *Group) knownFrom(ctx context.Context, adm *kadm.Client, n Name, claim stream.Claim) (int64, error) {
 	conn, err := g.cfg.Control.Acquire(ctx)
 	if err != nil {
 		return 0, fmt.Errorf("control connection: %w", err)
 	}
 	defer conn.Release()
-	p := claim.Partition
-	var progress time.Time // the furthest of those that share a log
-	changed, begins := false, claim.Next
-	err = pgtx.Once(ctx, conn.Conn(), brief(), g.cfg.Offsets.Standings(g.cfg.ID, []string{n.Topic}, func(s offsets.Standing) {
-		if s.Topic.ID == p.Topic && (s.Partition == p || s.Topic.Scope == stream.ScopeTopic) && s.Progress.After(progress) {
-			progress = s.Progress
-		}
-	}), g.cfg.Offsets.Forgot(g.cfg.ID, p.Topic, func() { changed = true }),
-		g.cfg.Log.Begins(g.cfg.ID, p, func(first int64) { begins = first }))
-	if err != nil {
-		return 0, err
-	}
-	if changed {
-		known = begins
-	}
-	if g.cfg.Retention == 0 || progress.IsZero() {
-		return known, nil
-	}
-	young, err := OffsetAfter(ctx, adm, n, progress.Add(-g.cfg.Retention))
-	return max(known, young), err
+	keys := Keys{g.cfg.ID, g.cfg.Retention, g.cfg.Offsets, g.cfg.Log}
+	known, err := keys.Known(ctx, conn.Conn(), brief(), adm, n.Topic, claim.Partition, claim.Next)
+	return known.From(), err
 }
 
 // follow moves the position, if it still is what the decision was made about.

@@ -32,7 +32,7 @@ func Lost(n Name, next int64, x Extent) (c Cause, to int64) {
 			Code: code, Fix: fix, Lost: Range{next, x.Start},
 			Text: fmt.Sprintf("offsets %d to %d are gone from Kafka unapplied: the position is %d, the log is [%d, %d)", next, x.Start-1, next, x.Start, x.End),
 		}
-	case code == shortened:
+	case code == Truncated:
 		c = Cause{
 			Code: code, Fix: fix, Lost: Range{to, next},
 			Text: fmt.Sprintf("the log was truncated to offset %d, records up to %d were applied from the branch that is gone; it is [%d, %d) now", x.Fork, next, x.Start, x.End),
@@ -137,7 +137,7 @@ func brief() pgtx.Settings { return pgtx.Settings{Lock: attempt, Statement: atte
 func (g *Group) policy(c Cause, back bool) string {
 	switch {
 	case back && g.cfg.ByOffset:
-	case c.Code == shortened && g.cfg.OnTruncated == Rewind:
+	case c.Code == Truncated && g.cfg.OnTruncated == Rewind:
 		return "policy on_truncated: " + Rewind
 	case c.Code == outside && g.cfg.OnOutOfRange == AcceptLoss:
 		return "policy on_out_of_range: " + AcceptLoss

@@ -198,20 +198,12 @@ func (g *Group) truncated(ctx context.Context, c stream.Claim) (Cause, bool, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, 2*attempt)
 	defer cancel()
-	var q kadm.OffsetForLeaderEpochRequest
-	q.Add(c.TopicName, c.Partition.Number, c.LeaderEpoch)
-	resp, err := kadm.NewClient(g.kafka()).OffsetForLeaderEpoch(ctx, q)
-	if err != nil {
-		return Cause{}, false, fmt.Errorf("leader epoch: %w", err)
+	n := Name{c.TopicName, c.Partition.Number}
+	end, _, err := epochEnd(ctx, kadm.NewClient(g.kafka()), n, c.LeaderEpoch)
+	if err != nil || end < 0 || end >= c.Next {
+		return Cause{}, false, err
 	}
-	r := resp[c.TopicName][c.Partition.Number]
-	if r.Err != nil {
-		return Cause{}, false, fmt.Errorf("leader epoch: %w", r.Err)
-	}
-	if r.EndOffset >= 0 && r.EndOffset < c.Next {
-		return truncation(Name{c.TopicName, c.Partition.Number}, c.Next, r.EndOffset), true, nil
-	}
-	return Cause{}, false, nil
+	return truncation(n, c.Next, end), true, nil
 }
 
 // locked waits out a transaction in flight; past the grace it ends the backend if
