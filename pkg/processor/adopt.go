@@ -7,8 +7,6 @@ import (
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/twmb/franz-go/pkg/kadm"
-	"github.com/twmb/franz-go/pkg/kgo"
 
 	"effectonce/internal/pgtx"
 	"effectonce/pkg/offsets"
@@ -39,31 +37,22 @@ var ErrReason = errors.New("a decision needs a reason")
 // that positions, log and effects in this database are those of this topic. Without
 // apply it only looks.
 func Adopt(ctx context.Context, cfg Config, apply bool, reason string) (Adoption, error) {
-	cfg = cfg.withDefaults()
-	if err := cfg.Validate(); err != nil {
-		return Adoption{}, fmt.Errorf("%w: %w", ErrConfig, err)
-	}
-	client, err := kgo.NewClient(cfg.Kafka...)
+	at, err := sit(ctx, cfg)
 	if err != nil {
-		return Adoption{}, fmt.Errorf("kafka: %w", err)
+		return Adoption{}, err
 	}
-	defer client.Close()
+	defer at.leave(ctx)
 	limited, cancel := context.WithTimeout(ctx, reach)
 	defer cancel()
-	cluster, _, err := rebalance.Find(limited, kadm.NewClient(client), cfg.Topics)
+	cluster, _, err := rebalance.Find(limited, at.adm, at.cfg.Topics)
 	if err != nil {
 		return Adoption{}, fmt.Errorf("kafka: %w", err)
 	}
-	conn, err := pgx.ConnectConfig(ctx, cfg.Postgres.ConnConfig.Copy())
+	server, err := offsets.Identify(ctx, at.conn)
 	if err != nil {
 		return Adoption{}, fmt.Errorf("postgres: %w", err)
 	}
-	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }() // what it did is committed or undone
-	server, err := offsets.Identify(ctx, conn)
-	if err != nil {
-		return Adoption{}, fmt.Errorf("postgres: %w", err)
-	}
-	return adopt(ctx, conn, cfg, Home{cluster, server.SystemID}, apply, reason)
+	return adopt(ctx, at.conn, at.cfg, Home{cluster, server.SystemID}, apply, reason)
 }
 
 func adopt(ctx context.Context, conn *pgx.Conn, cfg Config, to Home, apply bool, reason string) (Adoption, error) {

@@ -7,10 +7,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-	"github.com/twmb/franz-go/pkg/kadm"
-	"github.com/twmb/franz-go/pkg/kgo"
-
 	"effectonce/internal/pgtx"
 	"effectonce/pkg/dedup"
 	"effectonce/pkg/offsets"
@@ -83,21 +79,12 @@ var (
 // The plan is returned beside the errors of this file. pgtx.ErrCommitUnknown: look
 // again where the position is.
 func Resolve(ctx context.Context, cfg Config, r Resolution) (ResolutionPlan, error) {
-	cfg = cfg.withDefaults()
-	if err := cfg.Validate(); err != nil {
-		return ResolutionPlan{}, fmt.Errorf("%w: %w", ErrConfig, err)
-	}
-	client, err := kgo.NewClient(cfg.Kafka...)
+	at, err := sit(ctx, cfg)
 	if err != nil {
-		return ResolutionPlan{}, fmt.Errorf("kafka: %w", err)
+		return ResolutionPlan{}, err
 	}
-	defer client.Close()
-	conn, err := pgx.ConnectConfig(ctx, cfg.Postgres.ConnConfig.Copy())
-	if err != nil {
-		return ResolutionPlan{}, fmt.Errorf("postgres: %w", err)
-	}
-	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }() // what it did is committed or undone
-	d := &resolver{cfg: cfg, adm: kadm.NewClient(client), conn: conn, store: offsets.New(cfg.Schema), r: r}
+	defer at.leave(ctx)
+	d := &resolver{desk: at, store: offsets.New(at.cfg.Schema), r: r}
 	plan, err := d.plan(ctx)
 	switch {
 	case err != nil, !r.Apply:
@@ -114,9 +101,8 @@ func Resolve(ctx context.Context, cfg Config, r Resolution) (ResolutionPlan, err
 
 // resolver carries out a Resolution.
 type resolver struct {
-	cfg   Config
-	adm   *kadm.Client
-	conn  *pgx.Conn
+	*desk
+
 	store *offsets.Store
 	r     Resolution
 

@@ -9,10 +9,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-	"github.com/twmb/franz-go/pkg/kadm"
-	"github.com/twmb/franz-go/pkg/kgo"
-
 	"effectonce/internal/pgtx"
 	"effectonce/pkg/dedup"
 	"effectonce/pkg/offsets"
@@ -79,24 +75,12 @@ var ErrChanged = errors.New("the pipeline was changed meanwhile")
 // where they mean the same. ErrCommitUnknown of package pgtx: make the plan again, it
 // is empty if it was carried out.
 func Migrate(ctx context.Context, cfg Config, m Migration) (Plan, error) {
-	cfg = cfg.withDefaults()
-	if err := cfg.Validate(); err != nil {
-		return Plan{}, fmt.Errorf("%w: %w", ErrConfig, err)
-	}
-	client, err := kgo.NewClient(cfg.Kafka...)
+	at, err := sit(ctx, cfg)
 	if err != nil {
-		return Plan{}, fmt.Errorf("kafka: %w", err)
+		return Plan{}, err
 	}
-	defer client.Close()
-	conn, err := pgx.ConnectConfig(ctx, cfg.Postgres.ConnConfig.Copy())
-	if err != nil {
-		return Plan{}, fmt.Errorf("postgres: %w", err)
-	}
-	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }() // what it did is committed or undone
-	g := &migrator{
-		cfg: cfg, adm: kadm.NewClient(client), conn: conn,
-		stores: stores{offsets.New(cfg.Schema), dedup.New(cfg.Schema)},
-	}
+	defer at.leave(ctx)
+	g := &migrator{desk: at, stores: stores{offsets.New(at.cfg.Schema), dedup.New(at.cfg.Schema)}}
 	plan, changes, err := g.plan(ctx)
 	switch {
 	case err != nil, plan.Empty(), !m.Apply:
@@ -109,12 +93,10 @@ func Migrate(ctx context.Context, cfg Config, m Migration) (Plan, error) {
 
 // migrator carries out a migration.
 type migrator struct {
+	*desk
 	stores
 
-	cfg  Config
-	adm  *kadm.Client
-	conn *pgx.Conn
-	row  offsets.Pipeline // as the plan read it
+	row offsets.Pipeline // as the plan read it
 }
 
 // waiting are the settings of a migration: it waits for batches in flight, and for

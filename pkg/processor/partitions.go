@@ -6,9 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/twmb/franz-go/pkg/kadm"
-	"github.com/twmb/franz-go/pkg/kgo"
 
 	"effectonce/internal/pgtx"
 	"effectonce/pkg/offsets"
@@ -58,23 +56,19 @@ type PartitionList struct {
 // Partitions looks at all partitions of a pipeline. While Kafka does not answer the list
 // is what Postgres knows.
 func Partitions(ctx context.Context, cfg Config) (PartitionList, error) {
-	cfg = cfg.withDefaults()
-	if err := cfg.Validate(); err != nil {
-		return PartitionList{}, fmt.Errorf("%w: %w", ErrConfig, err)
-	}
-	client, err := kgo.NewClient(cfg.Kafka...)
+	at, err := sit(ctx, cfg)
 	if err != nil {
-		return PartitionList{}, fmt.Errorf("kafka: %w", err)
+		return PartitionList{}, err
 	}
-	defer client.Close()
-	rows, err := standings(ctx, cfg)
+	defer at.leave(ctx)
+	rows, err := at.standings(ctx)
 	if err != nil {
-		return PartitionList{}, fmt.Errorf("pipeline %q: %w", cfg.Pipeline, err)
+		return PartitionList{}, fmt.Errorf("pipeline %q: %w", at.cfg.Pipeline, err)
 	}
 	limited, cancel := context.WithTimeout(ctx, reach)
 	defer cancel()
-	k, err := askKafka(limited, kadm.NewClient(client), cfg.Topics, rows)
-	list := PartitionList{Pipeline: cfg.Pipeline, Partitions: []PartitionStatus{}}
+	k, err := askKafka(limited, at.adm, at.cfg.Topics, rows)
+	list := PartitionList{Pipeline: at.cfg.Pipeline, Partitions: []PartitionStatus{}}
 	if err != nil {
 		list.Kafka = oneLine(err)
 	}
@@ -86,28 +80,23 @@ func Partitions(ctx context.Context, cfg Config) (PartitionList, error) {
 
 // standings reads the partitions of the pipeline's topics, by topic and number, with
 // those that have no rows but should.
-func standings(ctx context.Context, cfg Config) (rows []offsets.Standing, err error) {
-	conn, err := pgx.ConnectConfig(ctx, cfg.Postgres.ConnConfig.Copy())
-	if err != nil {
-		return nil, fmt.Errorf("postgres: %w", err)
-	}
-	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }() // it only read
-	tx, err := pgtx.Begin(ctx, conn, waiting())
+func (d *desk) standings(ctx context.Context) (rows []offsets.Standing, err error) {
+	tx, err := pgtx.Begin(ctx, d.conn, waiting())
 	if err != nil {
 		return nil, err
 	}
 	defer tx.Rollback(ctx)
-	store := offsets.New(cfg.Schema)
-	row, err := store.Find(ctx, tx, cfg.Pipeline, false)
+	store := offsets.New(d.cfg.Schema)
+	row, err := store.Find(ctx, tx, d.cfg.Pipeline, false)
 	if err != nil {
 		return nil, err
 	}
-	topics, err := store.Topics(ctx, tx, row.ID, cfg.Topics)
+	topics, err := store.Topics(ctx, tx, row.ID, d.cfg.Topics)
 	if err != nil {
 		return nil, err
 	}
 	known := map[stream.Partition]offsets.Standing{}
-	err = tx.Run(ctx, store.Standings(row.ID, cfg.Topics, func(s offsets.Standing) { known[s.Partition] = s }))
+	err = tx.Run(ctx, store.Standings(row.ID, d.cfg.Topics, func(s offsets.Standing) { known[s.Partition] = s }))
 	for _, t := range topics {
 		count := t.Partitions
 		for p := range known { // more than it began with, and none of their positions: stopped
