@@ -1,12 +1,10 @@
 package e2e
 
 import (
-	"context"
 	"fmt"
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -83,16 +81,7 @@ func (w *world) through(b *pgtest.Bouncer) *pgx.Conn {
 	if _, err := fmt.Sscanf(strings.Replace(b.Addr(), ":", " ", 1), "%s %d", &config.Host, &config.Port); err != nil {
 		w.t.Fatal(err)
 	}
-	conn, err := pgx.ConnectConfig(w.t.Context(), config)
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	w.t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(w.t.Context()), 5*time.Second)
-		defer cancel()
-		_ = conn.Close(ctx) // nothing is left to lose
-	})
-	return conn
+	return w.open(config)
 }
 
 // B47: a member freezes in mid-COPY behind a pooler. Its backend is found by the pid that

@@ -75,6 +75,12 @@ func (w *world) connect(application string) *pgx.Conn {
 		w.t.Fatal(err)
 	}
 	config.RuntimeParams["application_name"] = application
+	return w.open(config)
+}
+
+// open opens a session that ends with the test.
+func (w *world) open(config *pgx.ConnConfig) *pgx.Conn {
+	w.t.Helper()
 	conn, err := pgx.ConnectConfig(w.t.Context(), config)
 	if err != nil {
 		w.t.Fatal(err)

@@ -58,6 +58,7 @@ func Table() []Entry {
 		{Dir: "examples", Rank: 4, Owns: []string{anyCode}},
 
 		{Dir: "internal/e2e", Helper: true},
+		{Dir: "cmd/processor/internal/verbtest", Helper: true},
 	}
 }
 

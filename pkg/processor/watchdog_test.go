@@ -17,6 +17,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"effectonce/internal/cuttest"
+	"effectonce/internal/kafkatest"
 	"effectonce/pkg/processor"
 	"effectonce/pkg/sink"
 	"effectonce/pkg/stream"
@@ -81,32 +82,7 @@ func TestAPartitionThatWasNeverArmedIsAssignedAnew(t *testing.T) {
 	w := newWorld(t, 2)
 	w.admin(t)
 	w.cfg.StalledAfter = 300 * time.Millisecond
-	w.fake.ControlKey(int16(kmsg.OffsetFetch), func(r kmsg.Request) (kmsg.Response, error, bool) {
-		q, ok := r.(*kmsg.OffsetFetchRequest)
-		if !ok || len(q.Groups) != 1 || q.Groups[0].MemberID == nil { // who starts asks too, for no member
-			return nil, nil, false
-		}
-		resp, _ := q.ResponseKind().(*kmsg.OffsetFetchResponse)
-		for _, g := range q.Groups {
-			out := kmsg.NewOffsetFetchResponseGroup()
-			out.Group = g.Group
-			for _, topic := range g.Topics {
-				ot := kmsg.NewOffsetFetchResponseGroupTopic()
-				ot.Topic, ot.TopicID = topic.Topic, topic.TopicID
-				for _, n := range topic.Partitions {
-					op := kmsg.NewOffsetFetchResponseGroupTopicPartition()
-					op.Partition, op.Offset = n, -1
-					if n == 1 {
-						op.ErrorCode = kerr.NotLeaderForPartition.Code
-					}
-					ot.Partitions = append(ot.Partitions, op)
-				}
-				out.Topics = append(out.Topics, ot)
-			}
-			resp.Groups = append(resp.Groups, out)
-		}
-		return resp, nil, true
-	})
+	w.fake.ControlKey(int16(kmsg.OffsetFetch), kafkatest.RefuseOffset(1, kerr.NotLeaderForPartition))
 	var ids []string
 	for i := range 20 {
 		ids = append(ids, strconv.Itoa(i))

@@ -6,6 +6,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"effectonce/internal/kafkatest"
 	"effectonce/pkg/rebalance"
 )
 
@@ -15,37 +16,10 @@ import (
 func TestAnAssignedPartitionWithoutAnOffsetStops(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 2, 0, 5)
-	w.fake.ControlKey(kmsg.OffsetFetch.Int16(), func(kreq kmsg.Request) (kmsg.Response, error, bool) {
+	refuse := kafkatest.RefuseOffset(1, kerr.TopicAuthorizationFailed)
+	w.fake.ControlKey(kmsg.OffsetFetch.Int16(), func(r kmsg.Request) (kmsg.Response, error, bool) {
 		w.fake.KeepControl()
-		req, ok := kreq.(*kmsg.OffsetFetchRequest)
-		if !ok {
-			t.Errorf("%T", kreq)
-			return nil, nil, false
-		}
-		resp, ok := req.ResponseKind().(*kmsg.OffsetFetchResponse)
-		if !ok {
-			t.Errorf("%T", req.ResponseKind())
-			return nil, nil, false
-		}
-		for _, g := range req.Groups {
-			answer := kmsg.NewOffsetFetchResponseGroup()
-			answer.Group = g.Group
-			for _, asked := range g.Topics {
-				of := kmsg.NewOffsetFetchResponseGroupTopic()
-				of.Topic, of.TopicID = asked.Topic, asked.TopicID
-				for _, n := range asked.Partitions {
-					p := kmsg.NewOffsetFetchResponseGroupTopicPartition()
-					p.Partition, p.Offset = n, -1
-					if n == 1 {
-						p.ErrorCode = kerr.TopicAuthorizationFailed.Code
-					}
-					of.Partitions = append(of.Partitions, p)
-				}
-				answer.Topics = append(answer.Topics, of)
-			}
-			resp.Groups = append(resp.Groups, answer)
-		}
-		return resp, nil, true
+		return refuse(r)
 	})
 	m := w.join(w.config())
 	m.reads(0, 0, 10)

@@ -44,7 +44,7 @@ func (w *world) says(t *testing.T, parts ...string) {
 func TestLs(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "key: order_id")
-	w.produce(t, 10, 12)
+	w.Produce(t, 10, 12)
 	if p, list := w.ls(t); p.State != "running" || p.Position != 10 || p.End != 12 || p.Lag != 2 || p.Epoch != 1 || p.Holder == "" || p.Last.IsZero() || list.Kafka != "" {
 		t.Errorf("%+v %s", p, list.Kafka)
 	}
@@ -57,7 +57,7 @@ func TestLs(t *testing.T) {
 	if p, _ := w.ls(t); p.State != "unclaimed" || p.Cause != "" {
 		t.Errorf("%+v", p)
 	}
-	if err := w.fake.DeleteRecords("orders", 0, 11); err != nil {
+	if err := w.Fake.DeleteRecords("orders", 0, 11); err != nil {
 		t.Fatal(err)
 	}
 	w.says(t, "[11, 12)", "out_of_range: offsets 10 to 10 are gone from Kafka", "processor partitions resolve orders/0 --accept-loss goes on at 11")
@@ -85,7 +85,7 @@ func TestLsOfAMissingPosition(t *testing.T) {
 func TestLsOfATopicThatIsGone(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "key: order_id")
-	adm := kadm.NewClient(kafkatest.Client(t, w.broker))
+	adm := kadm.NewClient(kafkatest.Client(t, w.Broker))
 	if _, err := adm.DeleteTopic(t.Context(), "orders"); err != nil {
 		t.Fatal(err)
 	}
@@ -104,7 +104,7 @@ func TestLsOfATopicThatIsGone(t *testing.T) {
 func TestLsWhileAServiceIsDown(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "key: order_id")
-	w.broker = "127.0.0.1:1"
+	w.Broker = "127.0.0.1:1"
 	if p, list := w.ls(t); p.State != "running" || p.Position != 10 || p.End != -1 || p.Lag != -1 || list.Kafka == "" {
 		t.Errorf("%+v %s", p, list.Kafka)
 	}

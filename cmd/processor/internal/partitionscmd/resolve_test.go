@@ -1,111 +1,32 @@
 package partitionscmd
 
 import (
-	"bytes"
-	"context"
 	"encoding/json"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
-	"github.com/rs/zerolog"
-	"github.com/twmb/franz-go/pkg/kfake"
-	"github.com/twmb/franz-go/pkg/kgo"
-
-	"effectonce/cmd/processor/internal/config"
 	"effectonce/cmd/processor/internal/exit"
-	"effectonce/cmd/processor/internal/run"
-	"effectonce/internal/kafkatest"
-	"effectonce/internal/pgtest"
-	"effectonce/pkg/processor"
+	"effectonce/cmd/processor/internal/verbtest"
 )
 
 // world is a pipeline orders of one partition that has applied ten records.
 type world struct {
-	*pgtest.DB
-	fake   *kfake.Cluster
-	broker string
-	rule   string
+	*verbtest.World
+	rule string
 }
 
 func newWorld(t *testing.T, rule string) *world {
 	t.Helper()
-	w := &world{DB: pgtest.New(t), fake: kafkatest.Fake(t, 1, "orders"), rule: rule}
-	w.broker = w.fake.ListenAddrs()[0]
-	w.Table(t, "orders", "order_id text")
-	w.produce(t, 0, 10)
-	loaded, err := config.Load(config.Options{File: w.file(t)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	cfg, err := run.Pipeline(loaded.Config, zerolog.Nop())
-	if err != nil {
-		t.Fatal(err)
-	}
-	cfg.Admin = ""
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	ended := make(chan error, 1)
-	go func() { ended <- processor.Run(ctx, cfg) }()
-	for at := 0; at < 10; at = w.position(t) {
-		if ctx.Err() != nil {
-			t.Fatalf("at %d", at)
-		}
-	}
-	cancel()
-	if err := <-ended; err != nil {
-		t.Fatal(err)
-	}
+	w := &world{verbtest.New(t, 1), rule}
+	w.Apply(t, rule, 10)
 	return w
-}
-
-func (w *world) produce(t *testing.T, from, to int) {
-	t.Helper()
-	var records []*kgo.Record
-	for i := from; i < to; i++ {
-		id := fmt.Sprintf("o%d", i)
-		records = append(records, &kgo.Record{Topic: "orders", Key: []byte(id), Value: fmt.Appendf(nil, `{"order_id":%q}`, id)})
-	}
-	kafkatest.ProduceTo(t, w.broker, records...)
-}
-
-// position is that of the one partition, 0 while it has none.
-func (w *world) position(t *testing.T) (n int) {
-	t.Helper()
-	if err := w.Owner.QueryRow(t.Context(), "SELECT coalesce(sum(next_offset), 0) FROM "+w.Relation("positions")).Scan(&n); err != nil {
-		t.Fatal(err)
-	}
-	return n
-}
-
-func (w *world) file(t *testing.T) string {
-	t.Helper()
-	file := filepath.Join(t.TempDir(), "orders.yaml")
-	if err := os.WriteFile(file, fmt.Appendf(nil, `
-pipeline: orders
-kafka: {brokers: [%q], topics: [orders]}
-postgres: {dsn: %q, schema: %q}
-%s
-sink: {table: {schema: %q, name: orders, columns: {order_id: order_id}}}
-`, w.broker, w.RuntimeDSN, w.Schema, w.rule, w.User), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return file
 }
 
 // do runs a verb, as the runtime role.
 func (w *world) do(t *testing.T, args ...string) (out string, err error) {
 	t.Helper()
-	cmd := Command()
-	var b bytes.Buffer
-	cmd.SetOut(&b)
-	cmd.SetErr(&b)
-	cmd.SetArgs(append(args, "-c", w.file(t)))
-	err = cmd.ExecuteContext(t.Context())
-	return b.String(), err
+	return w.Do(t, Command(), w.rule, args...)
 }
 
 // call is one command of an operator and what comes of it.
@@ -128,18 +49,10 @@ func (w *world) calls(t *testing.T, calls ...call) {
 				t.Errorf("%q: %q is not in\n%s%v", c.args, s, out, err)
 			}
 		}
-		if at := w.position(t); at != c.at {
+		if at := w.Positions(t); at != c.at {
 			t.Errorf("%q: the position is %d, want %d", c.args, at, c.at)
 		}
 	}
-}
-
-func (w *world) decisions(t *testing.T) (kinds string) {
-	t.Helper()
-	if err := w.Owner.QueryRow(t.Context(), "SELECT coalesce(string_agg(kind || ' ' || reason, ', ' ORDER BY id), '') FROM "+w.Relation("decisions")).Scan(&kinds); err != nil {
-		t.Fatal(err)
-	}
-	return kinds
 }
 
 // B08: the position is 10 and the log begins at 40. What an operator sees on the way
@@ -151,8 +64,8 @@ func TestAcceptLoss(t *testing.T) {
 		return append([]string{"resolve", "orders/0", "--accept-loss"}, more...)
 	}
 	w.calls(t, call{accept("--yes", "--reason", "x"), exit.Refused, []string{"nothing is lost", "it is at 10, the log is [0, 10)", "nothing was done"}, 10})
-	w.produce(t, 10, 100)
-	if err := w.fake.DeleteRecords("orders", 0, 40); err != nil {
+	w.Produce(t, 10, 100)
+	if err := w.Fake.DeleteRecords("orders", 0, 40); err != nil {
 		t.Fatal(err)
 	}
 	w.calls(t,
@@ -162,7 +75,7 @@ func TestAcceptLoss(t *testing.T) {
 		call{accept("--yes", "--reason", "retention was short"), exit.OK, []string{"position  10 -> 40", "done: whoever holds", "group's offset: moved"}, 40},
 		call{accept("--yes", "--reason", "again"), exit.Refused, []string{"nothing is lost"}, 40},
 	)
-	if got := w.decisions(t); got != "accept_loss retention was short" {
+	if got := w.Decisions(t); got != "accept_loss retention was short" {
 		t.Errorf("decisions: %s", got)
 	}
 }
@@ -217,6 +130,6 @@ func TestResolveRefuses(t *testing.T) {
 	)
 	w.rule = "key: kafka:key"
 	w.calls(t, call{[]string{"resolve", "orders/0", "--rewind-to", "3"}, exit.Config, []string{"made for another configuration"}, 10})
-	w.rule, w.broker = "key: order_id", "127.0.0.1:1"
+	w.rule, w.Broker = "key: order_id", "127.0.0.1:1"
 	w.calls(t, call{[]string{"resolve", "orders/0", "--accept-loss"}, exit.Unavailable, nil, 10})
 }

@@ -1,92 +1,28 @@
 package pipelinecmd
 
 import (
-	"bytes"
-	"context"
 	"encoding/json"
-	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
-	"github.com/rs/zerolog"
-	"github.com/twmb/franz-go/pkg/kgo"
-
-	"effectonce/cmd/processor/internal/config"
 	"effectonce/cmd/processor/internal/exit"
-	"effectonce/cmd/processor/internal/run"
-	"effectonce/internal/kafkatest"
-	"effectonce/internal/pgtest"
-	"effectonce/pkg/processor"
+	"effectonce/cmd/processor/internal/verbtest"
 )
 
 // world is a pipeline orders that has applied two records.
-type world struct {
-	*pgtest.DB
-	broker string
-}
+type world struct{ *verbtest.World }
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{DB: pgtest.New(t)}
-	w.broker = kafkatest.Fake(t, 2, "orders").ListenAddrs()[0]
-	w.Table(t, "orders", "order_id text")
-	for _, id := range []string{"a", "b"} {
-		kafkatest.ProduceTo(t, w.broker, &kgo.Record{Topic: "orders", Key: []byte(id), Value: fmt.Appendf(nil, `{"order_id":%q}`, id)})
-	}
-	loaded, err := config.Load(config.Options{File: w.file(t, "key: order_id")})
-	if err != nil {
-		t.Fatal(err)
-	}
-	cfg, err := run.Pipeline(loaded.Config, zerolog.Nop())
-	if err != nil {
-		t.Fatal(err)
-	}
-	cfg.Admin = ""
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	ended := make(chan error, 1)
-	go func() { ended <- processor.Run(ctx, cfg) }()
-	for n := 0; n < 2; {
-		if err := w.Owner.QueryRow(ctx, "SELECT coalesce(sum(next_offset), 0) FROM "+w.Relation("positions")).Scan(&n); err != nil {
-			t.Fatal(err)
-		}
-	}
-	cancel()
-	if err := <-ended; err != nil {
-		t.Fatal(err)
-	}
+	w := &world{verbtest.New(t, 2)}
+	w.Apply(t, "key: order_id", 2)
 	return w
-}
-
-// file is a configuration of the pipeline under a key rule.
-func (w *world) file(t *testing.T, rule string) string {
-	t.Helper()
-	file := filepath.Join(t.TempDir(), "orders.yaml")
-	if err := os.WriteFile(file, fmt.Appendf(nil, `
-pipeline: orders
-kafka: {brokers: [%q], topics: [orders]}
-postgres: {dsn: %q, schema: %q}
-%s
-sink: {table: {schema: %q, name: orders, columns: {order_id: order_id}}}
-`, w.broker, w.RuntimeDSN, w.Schema, rule, w.User), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return file
 }
 
 // migrate runs the verb under a key rule, as the runtime role.
 func (w *world) migrate(t *testing.T, rule string, args ...string) (out string, err error) {
 	t.Helper()
-	cmd := Command()
-	var b bytes.Buffer
-	cmd.SetOut(&b)
-	cmd.SetErr(&b)
-	cmd.SetArgs(append([]string{"migrate", "-c", w.file(t, rule)}, args...))
-	err = cmd.ExecuteContext(t.Context())
-	return b.String(), err
+	return w.Do(t, Command(), rule, append([]string{"migrate"}, args...)...)
 }
 
 // What an operator sees on the way from one key rule to another.
@@ -118,12 +54,8 @@ func TestMigrate(t *testing.T) {
 			}
 		}
 	}
-	var decisions string
-	if err := w.Owner.QueryRow(t.Context(), "SELECT string_agg(kind || ' ' || reason, ', ' ORDER BY id) FROM "+w.Relation("decisions")).Scan(&decisions); err != nil {
-		t.Fatal(err)
-	}
-	if decisions != "widen , change keys were wrong" {
-		t.Errorf("decisions: %s", decisions)
+	if got := w.Decisions(t); got != "widen , change keys were wrong" {
+		t.Errorf("decisions: %s", got)
 	}
 }
 
@@ -145,11 +77,11 @@ func TestMigrateAsJSON(t *testing.T) {
 
 func TestMigrateOfNothing(t *testing.T) {
 	t.Parallel()
-	w := &world{DB: pgtest.New(t), broker: kafkatest.Fake(t, 1, "orders").ListenAddrs()[0]}
+	w := &world{verbtest.New(t, 1)}
 	if _, err := w.migrate(t, "key: order_id", "--yes"); exit.Code(err) != exit.Config || !strings.Contains(err.Error(), "never started") {
 		t.Errorf("%v", err)
 	}
-	w.broker = "127.0.0.1:1"
+	w.Broker = "127.0.0.1:1"
 	if _, err := w.migrate(t, "key: order_id"); exit.Code(err) != exit.Unavailable {
 		t.Errorf("a broker that is down: %d, %v", exit.Code(err), err)
 	}
